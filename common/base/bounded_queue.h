@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "common/base/mutex.h"
+
+namespace lockstep::base {
+
+// FIFO between threads with a fixed capacity. A full queue refuses, it never blocks the producer:
+// back-pressure is an answer to the caller, not a stuck thread. Thread-safe.
+template <typename T>
+class BoundedQueue {
+ public:
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
+
+  // False when full or closed; `item` is then left as it was.
+  bool TryPush(T&& item) {
+    MutexLock lock(&mutex_);
+    if (closed_ || items_.size() >= capacity_) return false;
+    items_.push_back(std::move(item));
+    changed_.NotifyOne();
+    return true;
+  }
+  // Waits up to `timeout`; nullopt when nothing came or the queue is closed and empty.
+  std::optional<T> Pop(absl::Duration timeout) {
+    MutexLock lock(&mutex_);
+    if (items_.empty() && !closed_) changed_.WaitFor(&mutex_, timeout);
+    return PopLocked();
+  }
+  std::optional<T> TryPop() {
+    MutexLock lock(&mutex_);
+    return PopLocked();
+  }
+  void Close() {
+    MutexLock lock(&mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  size_t size() const {
+    MutexLock lock(&mutex_);
+    return items_.size();
+  }
+  size_t capacity() const { return capacity_; }
+
+ private:
+  std::optional<T> PopLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (items_.empty()) return std::nullopt;
+    T item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+  const size_t capacity_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<T> items_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lockstep::base

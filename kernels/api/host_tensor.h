@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/api/dtype.h"
+
+namespace lockstep::kernels {
+
+// A row-major tensor in host memory, as a checkpoint stores it. Does not own `data`.
+struct HostTensor {
+  std::string name;  // For error messages, for example "model.layers.0.mlp.down_proj.weight".
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+};
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+
+namespace lockstep::kernels {
+
+// A weight matrix [outputs, inputs] (checkpoint layout of torch.nn.Linear), packed by the backend
+// that made it, with the reduction order over `inputs` that its uses obey.
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  virtual int outputs() const = 0;
+  virtual int inputs() const = 0;
+  virtual size_t bytes() const = 0;
+};
+
+// y[r, o] = T over segments s of (sum over i of segment s, in ascending order, of x[r, i] * w[o,
+// i])
+//           [+ bias[o]] [+ y[r, o] before the call, when accumulate].
+// x: [rows, inputs], y: [rows, outputs], both in the backend's activation type except that
+// `y` is fp32 when `output_f32`. Strides are in elements.
+struct LinearArgs {
+  const LinearWeight* weight = nullptr;
+  int rows = 0;
+  const void* x = nullptr;
+  size_t x_stride = 0;
+  void* y = nullptr;
+  size_t y_stride = 0;
+  bool accumulate = false;  // Residual connection: y = y + product.
+  bool output_f32 = false;  // lm_head keeps fp32.
+};
+
+}  // namespace lockstep::kernels
