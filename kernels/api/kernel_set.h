@@ -44,7 +44,7 @@ struct RopeParameters {
 // The ops of one backend on one rank. Ops are enqueued in call order and may run later; Synchronize
 // waits for all of them. Arguments in pointers must stay alive until then. Not thread-safe: one
 // thread drives a KernelSet. Example:
-//   auto kernels = cpu::CreateKernelSet({.threads = 2});
+//   auto kernels = CreateKernelSet({.backend = "cpu", .threads = 2});
 //   kernels->Linear({...}); kernels->Synchronize();
 class KernelSet {
  public:

@@ -11,8 +11,8 @@ struct KvCacheShape {
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int blocks = 0;  // Blocks in the pool; a block holds `block_tokens` tokens of every layer.
-  int block_tokens = 0;
+  int blocks = 0;        // Blocks in the pool; a block holds `block_tokens` tokens of every layer.
+  int block_tokens = 0;  // BackendTraits::kv_block_tokens.
 };
 
 // The paged KV pool of one rank. The layout inside a block is the backend's own. Blocks start

@@ -4,7 +4,8 @@
 
 namespace lockstep::kernels {
 
-// A value for one vocabulary id of one row: a logit bias, or a ban when value is -infinity.
+// A value for one vocabulary id of one row: a logit bias, or a ban when value is -infinity. An id
+// that is listed twice gets both, in list order.
 struct IdBias {
   int32_t id = 0;
   float value = 0;
@@ -17,13 +18,12 @@ struct IdCount {
   int32_t in_prompt = 0;     // 1 when the prompt holds it.
 };
 
-// Sampling of one row, and nothing of its neighbours. Order of application:
-// bias and bans -> repetition, frequency, presence penalties -> temperature -> top-k -> top-p ->
-// min-p
-// -> Gumbel noise. Ties go to the lower id everywhere.
+// Sampling of one row, and nothing of its neighbours. Order of application: bias and bans ->
+// repetition, frequency, presence penalties -> temperature -> top-k -> top-p -> min-p -> Gumbel
+// noise. Ties go to the lower id everywhere.
 struct SamplingRow {
   uint64_t sub_seed = 0;
-  int64_t position = 0;   // Absolute index of the token being drawn: the counter of the noise.
+  int64_t position = 0;   // Absolute index of the token being drawn, < 2^32: keys the noise.
   float temperature = 1;  // 0 is greedy: no filters, no noise.
   int32_t top_k = 0;      // 0 is off.
   float top_p = 1;        // (0, 1]
@@ -70,19 +70,22 @@ struct LogprobRow {
 };
 
 // raw = log_softmax(logits), scaled = log_softmax(logits / T), both over the whole vocabulary,
-// before bias, penalties and filters; clamped to the lowest finite fp32.
+// before bias, penalties and filters; never above 0, clamped to the lowest finite fp32. A row with
+// NaN or +infinity gets an error and the lowest finite fp32 in all its results. Output arrays that
+// no row asks for may be null.
 struct LogprobArgs {
   int rows = 0;
   int vocabulary = 0;
   const float* logits = nullptr;           // [rows, vocabulary]
   const LogprobRow* row_params = nullptr;  // [rows]
   const int32_t* chosen_ids = nullptr;
-  float* raw = nullptr;              // [rows]
-  float* scaled = nullptr;           // [rows]
+  float* raw = nullptr;              // [rows], of target_id; 0 when none is wanted.
+  float* scaled = nullptr;           // [rows], of target_id at the row's temperature.
   float* entropy = nullptr;          // [rows], of the raw distribution, in nats.
-  int32_t* top_ids = nullptr;        // [rows, kTopLogprobsMax]
+  int32_t* top_ids = nullptr;        // [rows, kTopLogprobsMax]; -1 beyond top_count.
   float* top_logprobs = nullptr;     // [rows, kTopLogprobsMax]
-  float* chosen_logprobs = nullptr;  // Parallel to chosen_ids.
+  float* chosen_logprobs = nullptr;  // Parallel to chosen_ids, raw.
+  SampleError* errors = nullptr;     // [rows] out: kNone or kNonFiniteLogits.
 };
 
 }  // namespace lockstep::kernels
