@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "services/text/tokenizer.h"
+#include "services/worker/engine/sequence_start.h"
+#include "services/worker/engine/step_executor.h"
+#include "services/worker/engine/step_output.h"
+
+namespace lockstep::worker {
+
+struct EngineMetrics;
+
+struct EngineOptions {
+  int64_t split_kv_size = 0;
+  int64_t chunk_tokens = 0;        // Prefill tokens a step; a multiple of split_kv_size.
+  int64_t sequences_max = 0;       // In one step.
+  int64_t context_tokens_max = 0;  // Prompt plus generated tokens of one sequence.
+  int64_t waiting_max = 0;         // Started but not yet in a step.
+  int32_t vocabulary = 0;          // Rows of lm_head: the range of valid ids.
+  bool prefix_cache = true;
+  base::WeightVersion weight_version;
+};
+
+struct EngineDeps {
+  StepExecutor* executor = nullptr;
+  std::shared_ptr<const text::Tokenizer> tokenizer;  // Null: stop strings are refused.
+  const base::Clock* clock = nullptr;
+  EngineMetrics* metrics = nullptr;
+  // Receives every step's results, on the loop's thread; must not block or call back into the loop.
+  std::function<void(StepOutput)> on_step;
+};
+
+// What runs and waits, for heartbeats. Taken between steps.
+struct EngineSnapshot {
+  struct Held {
+    base::TicketId ticket;
+    base::SequenceId sequence;
+    int64_t attempt = 0;
+    int64_t kv_blocks = 0;
+  };
+  uint64_t steps = 0;
+  bool idle = true;
+  int64_t kv_blocks_free = 0;  // Cached blocks that can be evicted included.
+  std::vector<Held> held;
+};
+
+// The one owner of sequences, KV blocks and the prefix index of a worker. A single thread takes
+// commands, plans a step, executes it, delivers its results, and repeats; all public methods are
+// thread-safe and only pass a command to that thread. Example:
+//   auto loop = EngineLoop::Create(options, deps);
+//   (*loop)->Start(std::move(starts));     // results arrive in deps.on_step
+class EngineLoop {
+ public:
+  static absl::StatusOr<std::unique_ptr<EngineLoop>> Create(EngineOptions options, EngineDeps deps);
+  ~EngineLoop();  // Ends the thread; sequences that still run are dropped without an output.
+
+  // One status a sequence, in order: OK, or why it was refused (INVALID_ARGUMENT: plan, ids,
+  // lengths; RESOURCE_EXHAUSTED: waiting_max; FAILED_PRECONDITION: handing off). Samples of a group
+  // that start in one call share one prefill of their prompt.
+  std::vector<absl::Status> Start(std::vector<SequenceStart> starts);
+  void Cancel(base::TicketId ticket);  // Its end arrives as kAbort, with what was generated.
+  void AddCredit(base::TicketId ticket, int64_t tokens);
+
+  // Both return the number of sequences ended by the call.
+  int64_t AbortRequests(std::span<const base::RequestId> requests,
+                        std::vector<base::RequestId>* known);
+  int64_t AbortOlderThan(base::Epoch epoch);
+  void SetHold(bool hold);  // Sequences stop where they are, KV kept.
+  // Returns the number of blocks freed; nullopt is every namespace.
+  int64_t FlushCache(std::optional<std::string> cache_namespace);
+  // Gives every sequence back for another worker and refuses new ones.
+  void HandOffAll();
+
+  EngineSnapshot Snapshot() const;
+  // Set once the executor failed: no step will run again.
+  absl::Status health() const;
+
+ private:
+  class Impl;
+  explicit EngineLoop(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::worker
