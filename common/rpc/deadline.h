@@ -1,0 +1,44 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/server_context.h"
+
+namespace lockstep::rpc {
+
+// What one hop hands to the next beside the message: until when the answer is of use, and the name
+// under which every hop logs. A value; pass it along with the work.
+struct CallScope {
+  absl::Time deadline = absl::InfiniteFuture();
+  std::string trace_id;
+};
+
+inline constexpr char kTraceIdKey[] = "lockstep-trace-id";
+
+// Kept back at each hop, so that this hop's error reaches its caller before the caller gives up.
+struct DeadlineMargin {
+  absl::Duration max = absl::Milliseconds(50);
+  // Never more than this part of what is left: a short budget is not eaten by margins.
+  double fraction_max = 0.1;
+};
+
+// Deadline and trace id of a call being served. Reads the context, so call it before the call ends.
+CallScope ScopeOf(const grpc::ServerContextBase& context);
+
+// INVALID_ARGUMENT when a call inside the cluster came without a deadline; only health, reflection
+// and watches are exempt.
+absl::Status CheckHasDeadline(const CallScope& scope);
+
+// The scope for a call to the next hop: the deadline moved forward by the margin.
+// DEADLINE_EXCEEDED when nothing is left at `now`.
+absl::StatusOr<CallScope> ChildScope(const CallScope& scope, absl::Time now,
+                                     DeadlineMargin margin = {});
+
+// Sets deadline and trace id of a call about to be made.
+void ApplyScope(const CallScope& scope, grpc::ClientContext* context);
+
+}  // namespace lockstep::rpc

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/health_board.h"
+#include "grpcpp/impl/service_type.h"
+#include "grpcpp/server.h"
+
+namespace lockstep::rpc {
+
+struct ServerOptions {
+  // "host:port"; port 0 takes a free one, which port() tells.
+  std::string address;
+  // Largest message that is accepted. Answers are bounded by the receiver's own limit.
+  size_t message_bytes_max = size_t{64} << 20;
+  absl::Duration keepalive_time = absl::Seconds(20);
+  absl::Duration keepalive_timeout = absl::Seconds(10);
+  // Pings that come faster than this from one client end its connection.
+  absl::Duration ping_interval_min = absl::Seconds(10);
+  // A connection older than this is told to reconnect, so that clients spread over new servers; its
+  // calls get `connection_age_grace` to end. Infinite: never.
+  absl::Duration connection_age_max = absl::InfiniteDuration();
+  absl::Duration connection_age_grace = absl::InfiniteDuration();
+};
+
+// One gRPC server: services, grpc.health.v1 and reflection. Handlers run on gRPC's threads.
+// Thread-safe.
+//
+//   LOCKSTEP_ASSIGN_OR_RETURN(auto server, rpc::Server::Start({.address = "[::]:7100"},
+//   {&service})); server->health().SetReady(true);
+class Server {
+ public:
+  // `services` must outlive the server. kFailedPrecondition when the address cannot be listened on,
+  // for example because another process has the port: ports are never shared.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
+                                                       const std::vector<grpc::Service*>& services);
+  // Shuts down without grace.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Not ready, no new calls; calls in flight may end until `deadline`, then they are cancelled.
+  // Returns when all handlers are done. A later call does nothing.
+  void Drain(absl::Time deadline);
+  // Drain without grace.
+  void Shutdown();
+
+  int port() const { return port_; }
+  HealthBoard& health() { return *health_; }
+
+ private:
+  Server() = default;
+
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<HealthBoard> health_;
+  int port_ = 0;
+};
+
+}  // namespace lockstep::rpc
