@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/mutex.h"
 
 namespace lockstep::base {
@@ -26,14 +28,20 @@ class BoundedQueue {
   }
   // Waits up to `timeout`; nullopt when nothing came or the queue is closed and empty.
   std::optional<T> Pop(absl::Duration timeout) {
+    const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&mutex_);
-    if (items_.empty() && !closed_) changed_.WaitFor(&mutex_, timeout);
+    while (items_.empty() && !closed_) {
+      const absl::Duration left = deadline - absl::Now();
+      if (left <= absl::ZeroDuration()) break;
+      changed_.WaitFor(&mutex_, left);
+    }
     return PopLocked();
   }
   std::optional<T> TryPop() {
     MutexLock lock(&mutex_);
     return PopLocked();
   }
+  // Nothing more is taken; what is inside can still be popped, and waiters wake up.
   void Close() {
     MutexLock lock(&mutex_);
     closed_ = true;

@@ -41,10 +41,11 @@ std::string CompareOrDescribe(const A& a, const B& b, Op op, const char* text) {
 #define LOCKSTEP_CHECK(condition) \
   while (!(condition)) ::lockstep::base::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
-#define LOCKSTEP_CHECK_OP_(a, b, op)                                                            \
-  while (const std::string lockstep_check_text_ = ::lockstep::base::CompareOrDescribe(          \
-             (a), (b), [](const auto& x, const auto& y) { return x op y; }, #a " " #op " " #b); \
-         !lockstep_check_text_.empty())                                                         \
+// A loop instead of an `if`, so that an `else` after the macro cannot bind to it; it never turns.
+#define LOCKSTEP_CHECK_OP_(a, b, op)                                                        \
+  for (const std::string lockstep_check_text_ = ::lockstep::base::CompareOrDescribe(        \
+           (a), (b), [](const auto&x, const auto&y) { return x op y; }, #a " " #op " " #b); \
+       !lockstep_check_text_.empty();)                                                      \
   ::lockstep::base::CheckFailure(__FILE__, __LINE__, lockstep_check_text_).stream()
 
 #define LOCKSTEP_CHECK_EQ(a, b) LOCKSTEP_CHECK_OP_(a, b, ==)

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <bit>
+#include <compare>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #define XXH_STATIC_LINKING_ONLY
@@ -25,25 +30,27 @@ struct Digest128 {
   std::string ToString() const { return absl::StrFormat("%016x%016x", high, low); }
 };
 
-// Streaming XXH3-128. Numbers are absorbed as little-endian bytes, byte strings with their length
-// before them, so that no two different sequences of calls absorb the same bytes.
+static_assert(std::endian::native == std::endian::little, "digests are over little-endian bytes");
+
+// Streaming XXH3-128. A number is absorbed as a tag and its little-endian bytes, a byte string as
+// another tag, its length and its bytes, so that no two different sequences of calls absorb the
+// same bytes.
 class Hasher {
  public:
   Hasher() { XXH3_128bits_reset(&state_); }
   Hasher(const Hasher&) = delete;
   Hasher& operator=(const Hasher&) = delete;
 
-  Hasher& Number(uint64_t value) {
-    XXH3_128bits_update(&state_, &value, sizeof(value));
-    return *this;
-  }
+  Hasher& Number(uint64_t value) { return Tagged('N', value); }
   Hasher& Bytes(std::string_view bytes) {
-    Number(bytes.size());
+    Tagged('B', bytes.size());
     XXH3_128bits_update(&state_, bytes.data(), bytes.size());
     return *this;
   }
+  // The bytes of the values; arrays of other types with the same bytes are the same.
   template <typename T>
-  Hasher& Array(std::span<const T> values) {
+  requires std::is_arithmetic_v<T>  // a struct may have padding, whose bytes mean nothing
+      Hasher& Array(std::span<const T> values) {
     return Bytes({reinterpret_cast<const char*>(values.data()), values.size_bytes()});
   }
   Digest128 Finish() const {
@@ -52,6 +59,14 @@ class Hasher {
   }
 
  private:
+  Hasher& Tagged(char tag, uint64_t value) {
+    char bytes[1 + sizeof(value)];
+    bytes[0] = tag;
+    std::memcpy(bytes + 1, &value, sizeof(value));
+    XXH3_128bits_update(&state_, bytes, sizeof(bytes));
+    return *this;
+  }
+
   XXH3_state_t state_;
 };
 

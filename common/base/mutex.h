@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -45,7 +46,9 @@ class CondVar {
   // condition.
   bool WaitFor(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const std::cv_status status = cv_.wait_for(lock, absl::ToChronoNanoseconds(timeout));
+    // The standard library adds the timeout to a clock without a check for overflow.
+    const absl::Duration capped = std::min(timeout, absl::Hours(24 * 365));
+    const std::cv_status status = cv_.wait_for(lock, absl::ToChronoNanoseconds(capped));
     lock.release();
     return status == std::cv_status::no_timeout;
   }

@@ -34,11 +34,15 @@ struct ServerOptions {
 //   LOCKSTEP_ASSIGN_OR_RETURN(auto server, rpc::Server::Start({.address = "[::]:7100"},
 //   {&service})); server->health().SetReady(true);
 class Server {
+  struct Private {};
+
  public:
   // `services` must outlive the server. kFailedPrecondition when the address cannot be listened on,
   // for example because another process has the port: ports are never shared.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        const std::vector<grpc::Service*>& services);
+  // For Start().
+  Server(Private, std::unique_ptr<grpc::Server> server, int port);
   // Shuts down without grace.
   ~Server();
   Server(const Server&) = delete;
@@ -51,14 +55,12 @@ class Server {
   void Shutdown();
 
   int port() const { return port_; }
-  HealthBoard& health() { return *health_; }
+  HealthBoard& health() { return health_; }
 
  private:
-  Server() = default;
-
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<HealthBoard> health_;
-  int port_ = 0;
+  const std::unique_ptr<grpc::Server> server_;
+  HealthBoard health_;
+  const int port_;
 };
 
 }  // namespace lockstep::rpc

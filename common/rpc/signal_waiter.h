@@ -14,9 +14,13 @@ namespace lockstep::rpc {
 // signal's number to a pipe; everything else happens in the waiting thread. Children that are
 // executed get the default handlers back. At most one in a process at a time.
 class SignalWaiter {
+  struct Private {};
+
  public:
   // Installs the handlers; kFailedPrecondition when another waiter exists.
   static absl::StatusOr<std::unique_ptr<SignalWaiter>> Create();
+  // For Create().
+  SignalWaiter(Private, int read_fd, int write_fd) : read_fd_(read_fd), write_fd_(write_fd) {}
   // Puts the former handlers back.
   ~SignalWaiter();
   SignalWaiter(const SignalWaiter&) = delete;
@@ -29,10 +33,9 @@ class SignalWaiter {
   void Interrupt();
 
  private:
-  SignalWaiter(int read_fd, int write_fd) : read_fd_(read_fd), write_fd_(write_fd) {}
-
   const int read_fd_;
   const int write_fd_;
+  bool installed_ = false;
   struct sigaction old_terminate_ = {};
   struct sigaction old_interrupt_ = {};
 };

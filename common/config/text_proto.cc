@@ -1,0 +1,77 @@
+#include "common/config/text_proto.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
+
+namespace lockstep::config {
+namespace {
+
+class ErrorList final : public google::protobuf::io::ErrorCollector {
+ public:
+  explicit ErrorList(std::string name) : name_(std::move(name)) {}
+
+  // protobuf counts from zero; -1 is an error of the whole file.
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    errors_.push_back(line < 0
+                          ? absl::StrCat(name_, ": ", message)
+                          : absl::StrCat(name_, ":", line + 1, ":", column + 1, ": ", message));
+  }
+  // What protobuf only warns of (a deprecated spelling) is refused: a setting is right or an error.
+  void AddWarning(int line, google::protobuf::io::ColumnNumber column,
+                  const std::string& message) override {
+    AddError(line, column, message);
+  }
+  bool empty() const { return errors_.empty(); }
+  std::string Join() const { return absl::StrJoin(errors_, "; "); }
+
+ private:
+  const std::string name_;
+  std::vector<std::string> errors_;
+};
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  std::string text;
+  char buffer[4096];
+  while (const size_t size = std::fread(buffer, 1, sizeof(buffer), file.get())) {
+    text.append(buffer, size);
+  }
+  // A directory can be opened, but not read.
+  if (std::ferror(file.get()) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status ReadTextProto(const std::string& path, google::protobuf::Message* message) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseTextProto(path, text, message);
+}
+
+absl::Status ParseTextProto(const std::string& name, const std::string& text,
+                            google::protobuf::Message* message) {
+  ErrorList errors(name);
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  const bool parsed = parser.ParseFromString(text, message);
+  if (parsed && errors.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(errors.empty() ? absl::StrCat(name, ": cannot be parsed")
+                                                   : errors.Join());
+}
+
+}  // namespace lockstep::config

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message.h"
+
+namespace lockstep::config {
+
+// Reads the text proto at `path` into `message`. An error that names the path when it cannot
+// be read; kInvalidArgument with every error as "path:line:column: what", counted from one. Unknown
+// fields and fields given twice are errors.
+absl::Status ReadTextProto(const std::string& path, google::protobuf::Message* message);
+
+// The same for text in memory; `name` stands where the path would.
+absl::Status ParseTextProto(const std::string& name, const std::string& text,
+                            google::protobuf::Message* message);
+
+template <typename T>
+absl::StatusOr<T> LoadTextProto(const std::string& path) {
+  T message;
+  if (absl::Status status = ReadTextProto(path, &message); !status.ok()) return status;
+  return message;
+}
+
+}  // namespace lockstep::config

@@ -1,0 +1,58 @@
+#include "common/rpc/health_board.h"
+
+namespace lockstep::rpc {
+
+HealthBoard::HealthBoard(grpc::HealthCheckServiceInterface* service) : service_(service) {
+  base::MutexLock lock(&mutex_);
+  PublishLocked();
+}
+
+void HealthBoard::SetLive(bool live) {
+  base::MutexLock lock(&mutex_);
+  live_ = live;
+  PublishLocked();
+}
+
+void HealthBoard::SetStarted(bool started) {
+  base::MutexLock lock(&mutex_);
+  started_ = started;
+  PublishLocked();
+}
+
+void HealthBoard::SetReady(bool ready) {
+  base::MutexLock lock(&mutex_);
+  ready_ = ready && !draining_;
+  PublishLocked();
+}
+
+void HealthBoard::BeginDrain() {
+  base::MutexLock lock(&mutex_);
+  draining_ = true;
+  ready_ = false;
+  PublishLocked();
+}
+
+bool HealthBoard::live() const {
+  base::MutexLock lock(&mutex_);
+  return live_;
+}
+
+bool HealthBoard::started() const {
+  base::MutexLock lock(&mutex_);
+  return started_;
+}
+
+bool HealthBoard::ready() const {
+  base::MutexLock lock(&mutex_);
+  return ready_;
+}
+
+void HealthBoard::PublishLocked() {
+  if (service_ == nullptr) return;
+  service_->SetServingStatus(ready_);  // every name, and the empty one
+  service_->SetServingStatus("ready", ready_);
+  service_->SetServingStatus("live", live_);
+  service_->SetServingStatus("started", started_);
+}
+
+}  // namespace lockstep::rpc
