@@ -39,6 +39,9 @@ struct EngineDeps {
   EngineMetrics* metrics = nullptr;
   // Receives every step's results, on the loop's thread; must not block or call back into the loop.
   std::function<void(StepOutput)> on_step;
+  // Called once, on the same thread, when the executor failed. Its sequences get no end: they go on
+  // elsewhere when the worker gives up its lease. May be empty.
+  std::function<void(absl::Status)> on_failure;
 };
 
 // What runs and waits, for heartbeats. Taken between steps.

@@ -53,11 +53,15 @@ struct SequenceOutput {
   std::optional<SequenceEnd> end;  // In the last output of the sequence.
 };
 
-// One prefill chunk that ran: what the scheduler audits.
+// One prefill chunk that ran: what the scheduler audits. `begin` is a multiple of the KV block, `end`
+// one of the split, or `length`.
 struct Cut {
   base::TicketId ticket;
   int64_t begin = 0;
   int64_t end = 0;
+  // What had to be prefilled: the plan's length, more once the sequence was preempted after it had
+  // generated.
+  int64_t length = 0;
 };
 
 // All that one step produced.
