@@ -1,0 +1,61 @@
+#include "common/service/server_settings.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace lockstep::service {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+absl::StatusOr<log::Level> ReadLevel(const std::string& name) {
+  if (name == "debug") return log::Level::kDebug;
+  if (name.empty() || name == "info") return log::Level::kInfo;
+  if (name == "warning") return log::Level::kWarning;
+  if (name == "error") return log::Level::kError;
+  return absl::InvalidArgumentError(
+      absl::StrCat("server.log_level: \"", name, "\" is none of debug, info, warning, error"));
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> IntegerOr(const char* field, int64_t value, int64_t fallback, int64_t low,
+                                  int64_t high) {
+  if (value == 0) return fallback;
+  if (value >= low && value <= high) return value;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, " is outside [", low, ", ", high, "]"));
+}
+
+absl::StatusOr<absl::Duration> SecondsOr(const char* field, double value, double fallback,
+                                         double low, double high) {
+  if (value == 0) return absl::Seconds(fallback);
+  if (value >= low && value <= high) return absl::Seconds(value);
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, " is outside [", low, ", ", high, "] seconds"));
+}
+
+absl::Status CheckRequired(const char* field, const std::string& value) {
+  if (!value.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": required, but not set"));
+}
+
+absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig& config) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.listen", config.listen()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.cluster_id", config.cluster_id()));
+  ServerSettings settings;
+  settings.rpc.address = config.listen();
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t bytes,
+                            IntegerOr("server.message_bytes_max", config.message_bytes_max(),
+                                      64 * kMiB, kMiB, 1024 * kMiB));
+  settings.rpc.message_bytes_max = static_cast<size_t>(bytes);
+  settings.metrics_listen = config.metrics_listen();
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.level_min, ReadLevel(config.log_level()));
+  settings.cluster_id = config.cluster_id();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      settings.drain_finish,
+      SecondsOr("server.drain_finish_seconds", config.drain_finish_seconds(), 30, 0.001, 3600));
+  return settings;
+}
+
+}  // namespace lockstep::service

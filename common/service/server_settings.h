@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/log/logger.h"
+#include "common/rpc/server.h"
+#include "lockstep/config/v1/config.pb.h"
+
+namespace lockstep::service {
+
+// The part of every role's configuration that says where it listens and how it logs, with defaults
+// filled in. They are written in config.proto and set here.
+struct ServerSettings {
+  rpc::ServerOptions rpc;
+  std::string metrics_listen;  // Empty: no metrics endpoint.
+  log::Level level_min = log::Level::kInfo;
+  std::string cluster_id;
+  absl::Duration drain_finish;
+};
+
+// INVALID_ARGUMENT names the field, its value and its range.
+absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig& config);
+
+// Reads one numeric field: 0 takes the default, a value outside [low, high] is INVALID_ARGUMENT.
+absl::StatusOr<int64_t> IntegerOr(const char* field, int64_t value, int64_t fallback, int64_t low,
+                                  int64_t high);
+absl::StatusOr<absl::Duration> SecondsOr(const char* field, double value, double fallback,
+                                         double low, double high);
+// INVALID_ARGUMENT when a required text field is empty.
+absl::Status CheckRequired(const char* field, const std::string& value);
+
+}  // namespace lockstep::service

@@ -1,0 +1,32 @@
+#include "common/service/service_base.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace lockstep::service {
+
+ServiceBase::ServiceBase(Private, const std::string& name, ServerSettings settings)
+    : settings_(std::move(settings)),
+      logger_({.service = name, .level_min = settings_.level_min}, &clock_, &sink_) {}
+
+absl::StatusOr<std::unique_ptr<ServiceBase>> ServiceBase::Create(const std::string& name,
+                                                                 ServerSettings settings) {
+  auto base = std::make_unique<ServiceBase>(Private(), name, std::move(settings));
+  if (!base->settings_.metrics_listen.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        base->exposer_, metrics::Exposer::Start(base->settings_.metrics_listen, base->registry_));
+  }
+  return base;
+}
+
+std::string ServiceBase::metrics_address() const {
+  if (exposer_ == nullptr) return "";
+  const std::string& listen = settings_.metrics_listen;
+  const size_t colon = listen.rfind(':');
+  const std::string host = colon == std::string::npos ? "0.0.0.0" : listen.substr(0, colon);
+  return absl::StrCat(host, ":", exposer_->port());
+}
+
+}  // namespace lockstep::service

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/log/logger.h"
+#include "common/log/sink.h"
+#include "common/metrics/exposer.h"
+#include "common/metrics/registry.h"
+#include "common/service/server_settings.h"
+
+namespace lockstep::service {
+
+// What every role has around its core: clock, log, metrics and the endpoint that shows them. Made
+// first and destroyed last.
+class ServiceBase {
+  struct Private {};
+
+ public:
+  // `name` is the role, as it stands in log lines. FAILED_PRECONDITION when the metrics address
+  // cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<ServiceBase>> Create(const std::string& name,
+                                                             ServerSettings settings);
+
+  // For Create().
+  ServiceBase(Private, const std::string& name, ServerSettings settings);
+
+  const ServerSettings& settings() const { return settings_; }
+  const base::Clock* clock() const { return &clock_; }
+  const log::Logger& logger() const { return logger_; }
+  metrics::Registry* registry() { return &registry_; }
+  // host:port where metrics are served; empty without an endpoint.
+  std::string metrics_address() const;
+
+ private:
+  const ServerSettings settings_;
+  base::RealClock clock_;
+  log::StderrSink sink_;
+  const log::Logger logger_;
+  metrics::Registry registry_;
+  std::unique_ptr<metrics::Exposer> exposer_;
+};
+
+}  // namespace lockstep::service
