@@ -30,6 +30,7 @@ struct SequenceParameters {
   int64_t min_new_tokens = 0;
   std::vector<int32_t> stop_ids;  // End-of-sequence ids included, unless ignored.
   std::vector<std::string> stop_strings;
+  bool skip_special_tokens = true;  // Their text is not there for stop strings to match.
 
   bool logprobs = true;
   int32_t top_count = 0;
