@@ -47,6 +47,10 @@ class BoundedQueue {
     closed_ = true;
     changed_.NotifyAll();
   }
+  bool closed() const {
+    MutexLock lock(&mutex_);
+    return closed_;
+  }
   size_t size() const {
     MutexLock lock(&mutex_);
     return items_.size();

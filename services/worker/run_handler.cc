@@ -1,0 +1,91 @@
+#include "services/worker/run_handler.h"
+
+#include <utility>
+
+#include "common/rpc/status_conversion.h"
+#include "services/worker/codec.h"
+
+namespace lockstep::worker {
+namespace {
+
+void AddRefusal(uint64_t ticket, const absl::Status& status, v1::WorkerFrame* frame) {
+  v1::WorkerRefusal* refusal = frame->add_refusals();
+  refusal->set_ticket_id(ticket);
+  *refusal->mutable_error() = rpc::ToErrorDetail(status);
+}
+
+}  // namespace
+
+void RunHandler::OnMessage(v1::WorkerCommand& command) {
+  if (absl::Status status = parts_.fence->CheckIdentity(DecodeIdentity(command.worker()));
+      !status.ok()) {
+    DropSequences();
+    return Finish(std::move(status));
+  }
+  StartSequences(command);
+  for (const v1::WorkerCancel& cancel : command.cancel()) {
+    parts_.engine->Cancel(base::TicketId(cancel.ticket_id()));
+  }
+  for (const v1::Credit& credit : command.credit()) {
+    parts_.engine->AddCredit(base::TicketId(credit.handle()), credit.tokens());
+  }
+  RequestRead();
+}
+
+void RunHandler::StartSequences(const v1::WorkerCommand& command) {
+  if (command.start().empty()) return;
+  v1::WorkerFrame refusals;
+  std::vector<SequenceStart> starts;
+  for (const v1::WorkerStart& message : command.start()) {
+    const uint64_t ticket = message.ticket().ticket_id();
+    absl::Status status = parts_.fence->CheckIdentity(DecodeIdentity(message.ticket().worker()));
+    if (status.ok()) {
+      status = parts_.fence->CheckTicketEpoch(base::Epoch(message.ticket().epoch()));
+    }
+    absl::StatusOr<SequenceStart> start = status;
+    if (status.ok()) start = DecodeStart(message, parts_.clock->Now());
+    if (!start.ok()) {
+      AddRefusal(ticket, start.status(), &refusals);
+      continue;
+    }
+    parts_.streams->Bind(start->ticket, rpc::SharedFrom(this));
+    starts.push_back(*std::move(start));
+  }
+  std::vector<base::TicketId> tickets;
+  for (const SequenceStart& start : starts) tickets.push_back(start.ticket);
+  const std::vector<absl::Status> statuses = parts_.engine->Start(std::move(starts));
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    if (statuses[i].ok()) continue;
+    parts_.streams->Unbind(tickets[i]);
+    AddRefusal(tickets[i].value(), statuses[i], &refusals);
+  }
+  if (!refusals.refusals().empty()) {
+    *refusals.mutable_worker() = EncodeIdentity(parts_.fence->identity());
+    SendFrame(std::move(refusals));
+  }
+}
+
+void RunHandler::OnHalfClose() {
+  DropSequences();
+  Finish(absl::OkStatus());
+}
+
+void RunHandler::DropSequences() {
+  for (const base::TicketId ticket : parts_.streams->Drop(this)) parts_.engine->Cancel(ticket);
+}
+
+void RunHandler::SendFrame(v1::WorkerFrame frame) {
+  base::MutexLock lock(&pending_mutex_);
+  if (pending_.empty() && Write(std::move(frame)) != rpc::WriteResult::kFull) return;
+  pending_.push_back(std::move(frame));
+}
+
+void RunHandler::OnOutboxDrained() {
+  base::MutexLock lock(&pending_mutex_);
+  while (!pending_.empty()) {
+    if (Write(std::move(pending_.front())) == rpc::WriteResult::kFull) return;
+    pending_.pop_front();
+  }
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,196 @@
+#include "services/worker/scheduler_link.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "common/rpc/deadline.h"
+#include "common/rpc/status_conversion.h"
+#include "services/worker/codec.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr absl::Duration kBackoffInitial = absl::Milliseconds(50);
+constexpr absl::Duration kBackoffMax = absl::Seconds(1);
+constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
+constexpr absl::Duration kTickPause = absl::Milliseconds(20);
+constexpr int kHeartbeatsPerLease = 4;
+constexpr size_t kReportItemsMax = 16384;
+
+base::Incarnation DrawIncarnation() {
+  std::random_device device;
+  const uint64_t drawn = (uint64_t{device()} << 32) | device();
+  return base::Incarnation(std::max<uint64_t>(drawn, 1));
+}
+
+void FillHeld(const EngineSnapshot& snapshot,
+              google::protobuf::RepeatedPtrField<v1::HeldTicket>* out) {
+  for (const EngineSnapshot::Held& held : snapshot.held) {
+    v1::HeldTicket* message = out->Add();
+    message->set_ticket_id(held.ticket.value());
+    message->set_sequence_id(held.sequence.value());
+    message->set_attempt(held.attempt);
+    message->set_kv_blocks(held.kv_blocks);
+  }
+}
+
+void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
+  rpc::ApplyScope({.deadline = absl::Now() + timeout}, context);
+}
+
+}  // namespace
+
+SchedulerLink::SchedulerLink(v1::RegisterRequest registration, Deps deps)
+    : registration_(std::move(registration)),
+      deps_(std::move(deps)),
+      incarnation_(DrawIncarnation()),
+      backoff_(kBackoffInitial),
+      thread_([this] { Run(); }) {}
+
+SchedulerLink::~SchedulerLink() {
+  {
+    base::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void SchedulerLink::Run() {
+  while (!stopping()) {
+    if (registered_ && !deps_.fence->Tick()) {
+      LoseLease(absl::AbortedError("the process stood still for longer than its lease"));
+    }
+    if (registered_) {
+      HeartbeatOnce();
+    } else {
+      RegisterOnce();
+    }
+    if (!Pause(registered_ ? lease_ / kHeartbeatsPerLease : backoff_)) return;
+  }
+}
+
+bool SchedulerLink::Pause(absl::Duration pause) {
+  const absl::Time end = absl::Now() + pause;
+  base::MutexLock lock(&mutex_);
+  while (!stopping_ && absl::Now() < end) {
+    changed_.WaitFor(&mutex_, std::min(kTickPause, end - absl::Now()));
+    // A stall is noticed here as well; Run acts on it.
+    if (registered_ && !deps_.fence->Tick()) return !stopping_;
+  }
+  return !stopping_;
+}
+
+void SchedulerLink::RegisterOnce() {
+  v1::RegisterRequest request = registration_;
+  request.set_incarnation(incarnation_.value());
+  FillHeld(deps_.engine->Snapshot(), request.mutable_held());
+  grpc::ClientContext context;
+  SetDeadline(kRegisterTimeout, &context);
+  v1::RegisterResponse response;
+  const absl::Status status =
+      rpc::FromGrpcStatus(deps_.stub->Register(&context, request, &response));
+  if (!status.ok()) {
+    deps_.logger.Warning("register_failed", {{"error", status}});
+    // The incarnation may be what is refused: the next attempt is another life.
+    if (absl::IsFailedPrecondition(status)) LoseLease(status);
+    backoff_ = std::min(backoff_ * 2, kBackoffMax);
+    return;
+  }
+  backoff_ = kBackoffInitial;
+  lease_ = absl::Seconds(response.lease_seconds());
+  deps_.fence->Registered(incarnation_, lease_, response.scheduler_epoch(),
+                          base::Epoch(response.admission_epoch()));
+  registered_ = true;
+  deps_.logger.Info("registered", {{"incarnation", incarnation_},
+                                   {"scheduler_epoch", response.scheduler_epoch()},
+                                   {"lease_seconds", lease_}});
+  if (!std::exchange(ever_registered_, true)) deps_.on_registered();
+}
+
+void SchedulerLink::HeartbeatOnce() {
+  const EngineSnapshot snapshot = deps_.engine->Snapshot();
+  const StepReport::Batch batch = deps_.report->Peek(kReportItemsMax);
+  v1::HeartbeatRequest request;
+  *request.mutable_worker() = EncodeIdentity(deps_.fence->identity());
+  request.set_steps(snapshot.steps);
+  request.set_idle(snapshot.idle);
+  request.set_kv_blocks_free(snapshot.kv_blocks_free);
+  FillHeld(snapshot, request.mutable_held());
+  for (const Cut& cut : batch.cuts) {
+    v1::CutReport* report = request.add_cuts();
+    report->set_ticket_id(cut.ticket.value());
+    report->set_begin(cut.begin);
+    report->set_end(cut.end);
+    report->set_length(cut.length);
+  }
+  for (const base::TicketId ticket : batch.ended) request.add_ended_tickets(ticket.value());
+  grpc::ClientContext context;
+  SetDeadline(lease_ / 2, &context);
+  v1::HeartbeatResponse response;
+  const absl::Status status =
+      rpc::FromGrpcStatus(deps_.stub->Heartbeat(&context, request, &response));
+  if (!status.ok()) return HandleHeartbeatError(status);
+  deps_.report->Acknowledge(batch);
+}
+
+void SchedulerLink::HandleHeartbeatError(const absl::Status& status) {
+  if (absl::IsNotFound(status)) {
+    // A restarted scheduler: it learns of this life, and of what runs, by a registration.
+    registered_ = false;
+    backoff_ = kBackoffInitial;
+    return;
+  }
+  if (absl::IsFailedPrecondition(status)) return LoseLease(status);
+  deps_.logger.Warning("heartbeat_failed", {{"error", status}});
+}
+
+void SchedulerLink::LoseLease(const absl::Status& reason) {
+  deps_.logger.Warning("lease_lost", {{"incarnation", incarnation_}, {"reason", reason}});
+  deps_.fence->Close();
+  deps_.on_lease_lost();
+  deps_.report->Clear();
+  incarnation_ = DrawIncarnation();
+  registered_ = false;
+}
+
+absl::Status SchedulerLink::Leave(bool drain, absl::Duration timeout, bool* others_available) {
+  v1::LeaveRequest request;
+  *request.mutable_worker() = EncodeIdentity(deps_.fence->identity());
+  request.set_drain(drain);
+  request.set_force(!drain);
+  grpc::ClientContext context;
+  SetDeadline(timeout, &context);
+  v1::LeaveResponse response;
+  const absl::Status status = rpc::FromGrpcStatus(deps_.stub->Leave(&context, request, &response));
+  if (others_available != nullptr) *others_available = response.others_available();
+  return status;
+}
+
+absl::StatusOr<bool> SchedulerLink::AnnounceDrain(absl::Duration timeout) {
+  bool others_available = false;
+  if (absl::Status status = Leave(/*drain=*/true, timeout, &others_available); !status.ok()) {
+    return status;
+  }
+  return others_available;
+}
+
+void SchedulerLink::LeaveForGood(absl::Duration timeout) {
+  {
+    base::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+  if (absl::Status status = Leave(/*drain=*/false, timeout, nullptr); !status.ok()) {
+    deps_.logger.Warning("leave_failed", {{"error", status}});
+  }
+}
+
+bool SchedulerLink::stopping() const {
+  base::MutexLock lock(&mutex_);
+  return stopping_;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/log/logger.h"
+#include "lockstep/v1/scheduler.grpc.pb.h"
+#include "services/worker/engine/engine_loop.h"
+#include "services/worker/lease_fence.h"
+#include "services/worker/step_report.h"
+
+namespace lockstep::worker {
+
+// Keeps this worker registered: registers, renews the lease with the engine's progress and what the
+// steps reported, and starts a new life when the lease was lost. One thread, "scheduler-link",
+// which also ticks the fence. A scheduler that cannot be reached ends nothing here.
+class SchedulerLink {
+ public:
+  struct Deps {
+    std::unique_ptr<v1::SchedulerService::StubInterface> stub;
+    LeaseFence* fence = nullptr;
+    StepReport* report = nullptr;
+    EngineLoop* engine = nullptr;
+    const base::Clock* clock = nullptr;
+    log::Logger logger;
+    // This life has ended: whatever runs must end, and every stream must close.
+    std::function<void()> on_lease_lost;
+    // The first registration succeeded.
+    std::function<void()> on_registered;
+  };
+  // `registration` has everything but incarnation and held tickets.
+  SchedulerLink(v1::RegisterRequest registration, Deps deps);
+  ~SchedulerLink();
+
+  // Tells the scheduler that this worker drains; true when another one can take its sequences.
+  absl::StatusOr<bool> AnnounceDrain(absl::Duration timeout);
+  // Gives the lease back; afterwards nothing is renewed.
+  void LeaveForGood(absl::Duration timeout);
+
+ private:
+  void Run();
+  void RegisterOnce();
+  void HeartbeatOnce();
+  void HandleHeartbeatError(const absl::Status& status);
+  // Ends this life and draws the next one.
+  void LoseLease(const absl::Status& reason);
+  absl::Status Leave(bool drain, absl::Duration timeout, bool* others_available);
+  // Waits for the pause between two heartbeats, ticking the fence; false when stopping.
+  bool Pause(absl::Duration pause);
+  bool stopping() const;
+
+  v1::RegisterRequest registration_;
+  Deps deps_;
+  base::Incarnation incarnation_;
+  bool registered_ = false;
+  bool ever_registered_ = false;
+  absl::Duration lease_ = absl::Seconds(3);
+  absl::Duration backoff_;
+
+  mutable base::Mutex mutex_;
+  base::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::worker

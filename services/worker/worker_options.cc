@@ -1,0 +1,63 @@
+#include "services/worker/worker_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace lockstep::worker {
+namespace {
+
+using service::CheckRequired;
+using service::IntegerOr;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+absl::Status CheckShape(const WorkerOptions& options) {
+  if ((options.reduction_segments & (options.reduction_segments - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduction_segments: ", options.reduction_segments, " is no power of two"));
+  }
+  if (options.chunk_tokens % options.split_kv_size != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", options.chunk_tokens,
+                                                   " is no multiple of split_kv_size ",
+                                                   options.split_kv_size));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& config) {
+  WorkerOptions o;
+  LOCKSTEP_ASSIGN_OR_RETURN(o.server, service::ReadServerSettings(config.server()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("worker_id", config.worker_id()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("scheduler", config.scheduler()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("model", config.model()));
+  o.worker_id = config.worker_id();
+  o.advertise = config.advertise();
+  o.scheduler = config.scheduler();
+  o.model = config.model();
+  o.backend = config.backend().empty() ? "cpu" : config.backend();
+  o.prefix_cache = !config.disable_prefix_cache();
+  LOCKSTEP_ASSIGN_OR_RETURN(o.threads, IntegerOr("threads", config.threads(), 0, 1, 1024));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.reduction_segments,
+                            IntegerOr("reduction_segments", config.reduction_segments(), 1, 1, 64));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.split_kv_size,
+                            IntegerOr("split_kv_size", config.split_kv_size(), 256, 16, 65536));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      o.kv_bytes, IntegerOr("kv_bytes", config.kv_bytes(), 256 * kMiB, 1, int64_t{1} << 44));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.sequences_max,
+                            IntegerOr("sequences_max", config.sequences_max(), 256, 1, 8192));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.chunk_tokens,
+                            IntegerOr("chunk_tokens", config.chunk_tokens(), 512, 16, 1 << 20));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      o.context_tokens_max,
+      IntegerOr("context_tokens_max", config.context_tokens_max(), 0, 1, 1 << 24));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.waiting_max,
+                            IntegerOr("waiting_max", config.waiting_max(), 4096, 1, 1 << 20));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.weight_version, IntegerOr("weight_version", config.weight_version(),
+                                                        1, 1, int64_t{1} << 62));
+  LOCKSTEP_RETURN_IF_ERROR(CheckShape(o));
+  return o;
+}
+
+}  // namespace lockstep::worker

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/worker/worker_options.h"
+
+namespace lockstep::worker {
+
+// One worker: model, engine, RPC server and its registration, in the order in which they start.
+class WorkerServer {
+ public:
+  // Loads the model, starts the engine and serves; registration goes on in the background, and the
+  // health name `ready` tells when it succeeded.
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(WorkerOptions options);
+  ~WorkerServer();
+
+  int port() const;
+  // Not ready; what runs may finish for `drain_finish`, then it is handed to other workers, or goes
+  // on until `deadline` when there are none. Returns when nothing runs.
+  void Drain(absl::Time deadline);
+  // Why the engine stopped by itself; OK while it works. The process should end then.
+  absl::Status health() const;
+
+ private:
+  class Impl;
+  explicit WorkerServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::worker
