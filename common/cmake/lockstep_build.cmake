@@ -68,10 +68,14 @@ function(lockstep_test)
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# lockstep_proto(NAME proto_v1 PROTOS lockstep/v1/types.proto … [GRPC] DEPS …)
-# Generates C++ (and gRPC stubs with GRPC) under the build folder; paths are relative to proto/.
+# lockstep_proto(NAME proto_v1 PROTOS lockstep/v1/types.proto … [GRPC] [ROOT folder] DEPS …)
+# Generates C++ (and gRPC stubs with GRPC) under the build folder; paths are relative to ROOT, which
+# is proto/ unless given.
 function(lockstep_proto)
-  cmake_parse_arguments(ARG "GRPC" "NAME" "PROTOS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "GRPC" "NAME;ROOT" "PROTOS;DEPS" ${ARGN})
+  if(NOT ARG_ROOT)
+    set(ARG_ROOT ${CMAKE_SOURCE_DIR}/proto)
+  endif()
   set(out ${CMAKE_BINARY_DIR}/gen)
   file(MAKE_DIRECTORY ${out})
   set(sources)
@@ -86,9 +90,9 @@ function(lockstep_proto)
     endif()
     add_custom_command(
       OUTPUT ${outputs}
-      COMMAND protobuf::protoc -I${CMAKE_SOURCE_DIR}/proto --cpp_out=${out} ${plugin} ${proto}
-      DEPENDS ${CMAKE_SOURCE_DIR}/proto/${proto}
-      WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/proto
+      COMMAND protobuf::protoc -I${ARG_ROOT} --cpp_out=${out} ${plugin} ${proto}
+      DEPENDS ${ARG_ROOT}/${proto}
+      WORKING_DIRECTORY ${ARG_ROOT}
       VERBATIM)
     list(APPEND sources ${outputs})
   endforeach()
