@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <utility>
 
@@ -22,6 +23,9 @@ struct OutboxLimits {
   size_t bytes_max = size_t{8} << 20;
 };
 
+// For streams whose protocol grants credit: the receiver's credit bounds what can wait.
+inline constexpr OutboxLimits kBoundedByCredit = {.messages_max = SIZE_MAX, .bytes_max = SIZE_MAX};
+
 // The write half of a stream: at most one message in flight and a bounded queue behind it. The
 // transport reads the message in flight until the write is done, so it stays where it is until
 // then. Knows no gRPC and has no lock; the owner's mutex guards it.
@@ -33,7 +37,7 @@ class Outbox {
   // kAccepted or kFull; moves from `message` only when accepted.
   WriteResult Push(Message&& message) {
     const size_t bytes = message.ByteSizeLong();
-    const bool room = queue_.size() < limits_.messages_max && bytes_ + bytes <= limits_.bytes_max;
+    const bool room = queue_.size() < limits_.messages_max && bytes <= limits_.bytes_max - bytes_;
     if (!room && !queue_.empty()) {
       refused_ = true;
       return WriteResult::kFull;

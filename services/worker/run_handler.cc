@@ -1,6 +1,7 @@
 #include "services/worker/run_handler.h"
 
 #include <utility>
+#include <vector>
 
 #include "common/rpc/status_conversion.h"
 #include "services/worker/codec.h"
@@ -72,20 +73,6 @@ void RunHandler::OnHalfClose() {
 
 void RunHandler::DropSequences() {
   for (const base::TicketId ticket : parts_.streams->Drop(this)) parts_.engine->Cancel(ticket);
-}
-
-void RunHandler::SendFrame(v1::WorkerFrame frame) {
-  base::MutexLock lock(&pending_mutex_);
-  if (pending_.empty() && Write(std::move(frame)) != rpc::WriteResult::kFull) return;
-  pending_.push_back(std::move(frame));
-}
-
-void RunHandler::OnOutboxDrained() {
-  base::MutexLock lock(&pending_mutex_);
-  while (!pending_.empty()) {
-    if (Write(std::move(pending_.front())) == rpc::WriteResult::kFull) return;
-    pending_.pop_front();
-  }
 }
 
 }  // namespace lockstep::worker

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <deque>
-#include <vector>
+#include <utility>
 
 #include "common/base/clock.h"
 #include "common/rpc/handler.h"
@@ -20,16 +19,16 @@ struct WorkerParts {
   const base::Clock* clock = nullptr;
 };
 
-// One router's stream of sequences. Frames that the transport cannot take yet wait here; credit
-// bounds how many there can be. When the router goes, its sequences end: it will ask again, here or
-// elsewhere.
+// One router's stream of sequences. Credit bounds the frames that wait for the transport. When the
+// router goes, its sequences end: it will ask again, here or elsewhere.
 class RunHandler final : public rpc::BidiHandler<v1::WorkerCommand, v1::WorkerFrame>,
                          public FrameStream {
  public:
   RunHandler(const WorkerParts& parts, grpc::CallbackServerContext* context)
-      : BidiHandler(context), parts_(parts) {}
+      : BidiHandler(context, rpc::kBoundedByCredit), parts_(parts) {}
 
-  void SendFrame(v1::WorkerFrame frame) override;
+  // A frame for a stream that has ended is of no use to anybody.
+  void SendFrame(v1::WorkerFrame frame) override { (void)Write(std::move(frame)); }
   void Close(absl::Status status) override { Abort(std::move(status)); }
 
  private:
@@ -37,14 +36,11 @@ class RunHandler final : public rpc::BidiHandler<v1::WorkerCommand, v1::WorkerFr
   void OnMessage(v1::WorkerCommand& command) override;
   void OnHalfClose() override;
   void OnCancelled() override { DropSequences(); }
-  void OnOutboxDrained() override;
 
   void StartSequences(const v1::WorkerCommand& command);
   void DropSequences();
 
   const WorkerParts parts_;
-  base::Mutex pending_mutex_;
-  std::deque<v1::WorkerFrame> pending_ ABSL_GUARDED_BY(pending_mutex_);
 };
 
 }  // namespace lockstep::worker
