@@ -37,7 +37,8 @@ class Outbox {
   // kAccepted or kFull; moves from `message` only when accepted.
   WriteResult Push(Message&& message) {
     const size_t bytes = message.ByteSizeLong();
-    const bool room = queue_.size() < limits_.messages_max && bytes <= limits_.bytes_max - bytes_;
+    const bool room = queue_.size() < limits_.messages_max && bytes_ <= limits_.bytes_max &&
+                      bytes <= limits_.bytes_max - bytes_;
     if (!room && !queue_.empty()) {
       refused_ = true;
       return WriteResult::kFull;
