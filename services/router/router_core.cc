@@ -1,0 +1,287 @@
+#include "services/router/router_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/retry_advice.h"
+#include "services/router/sequence_keys.h"
+
+namespace lockstep::router {
+namespace {
+
+// While an unlisted worker still streams, how often it is looked at.
+constexpr absl::Duration kUnlistedPeriod = absl::Milliseconds(100);
+
+void AddUsage(const SequenceUsage& part, SequenceUsage* sum) {
+  sum->cached_tokens += part.cached_tokens;
+  sum->queue_seconds += part.queue_seconds;
+  sum->prefill_seconds += part.prefill_seconds;
+  sum->decode_seconds += part.decode_seconds;
+  sum->preemptions += part.preemptions;
+}
+
+}  // namespace
+
+RouterCore::RouterCore(RouterCoreOptions options, RouterCoreDeps deps)
+    : options_(options), deps_(std::move(deps)), table_(options.workers) {}
+
+void RouterCore::Open(GatewayId gateway, std::vector<OpenSequence> opens) {
+  const absl::Time now = deps_.clock->Now();
+  for (OpenSequence& open : opens) {
+    const uint64_t handle = open.handle;
+    absl::Status status = CheckOpen(open);
+    if (status.ok() && ledger_.size() >= static_cast<size_t>(options_.sequences_max)) {
+      status =
+          base::WithRetryAdvice(absl::ResourceExhaustedError(absl::StrCat(
+                                    "sequences_max of the router is ", options_.sequences_max)),
+                                {.retryable = true, .delay = absl::Seconds(1)});
+    }
+    if (ledger_.FindByHandle(gateway, handle) != nullptr) {
+      deps_.logger.Error("handle_used_twice", {{"gateway", gateway}, {"handle", handle}});
+      continue;
+    }
+    deps_.metrics->opened.Increment();
+    deps_.metrics->sequences.Add(1);
+    SequenceRecord* record = ledger_.Open(gateway, std::move(open), now);
+    if (!status.ok()) {
+      EndWithError(record, std::move(status));
+      continue;
+    }
+    record->affinity_key = AffinityKey(*record->spec, options_.affinity_tokens);
+    record->prefix_hash = PrefixHash(*record->spec);
+  }
+  PlaceWaiting();
+}
+
+void RouterCore::Cancel(GatewayId gateway, uint64_t handle) {
+  SequenceRecord* record = ledger_.FindByHandle(gateway, handle);
+  if (record == nullptr) return;  // It has ended meanwhile.
+  Stop(record);
+  EndAborted(record);
+}
+
+void RouterCore::AddCredit(GatewayId gateway, uint64_t handle, int64_t tokens) {
+  SequenceRecord* record = ledger_.FindByHandle(gateway, handle);
+  if (record == nullptr || tokens <= 0) return;
+  record->credit_granted += tokens;
+  if (record->state != SequenceState::kRunning) return;
+  if (WorkerTable::Row* row = table_.Find(record->ticket->worker)) {
+    BatchFor(row).credits.push_back({record->ticket->id, tokens});
+  }
+}
+
+void RouterCore::GatewayLost(GatewayId gateway) {
+  const Records records = ledger_.OfGateway(gateway);
+  for (SequenceRecord* record : records) {
+    Stop(record);
+    deps_.metrics->ended[EndReason::kAbort].Increment();
+    Close(record);
+  }
+  if (!records.empty()) {
+    deps_.logger.Info("gateway_lost", {{"gateway", gateway}, {"sequences", records.size()}});
+  }
+}
+
+void RouterCore::SchedulerConnected() {
+  scheduler_connected_ = true;
+  deps_.metrics->scheduler_connected.Set(1);
+  PlaceWaiting();
+}
+
+void RouterCore::SchedulerLost() {
+  scheduler_connected_ = false;
+  deps_.metrics->scheduler_connected.Set(0);
+  // A new stream knows nothing of the old one's requests: they are asked again. What runs goes on.
+  const absl::Time now = deps_.clock->Now();
+  for (SequenceRecord* record : ledger_.InState(SequenceState::kAdmitting)) {
+    table_.AddAdmitting(record->candidates.front(), -1);
+    ledger_.SetWaiting(record, now);
+  }
+  actions_.admits.clear();
+  actions_.withdrawn_handles.clear();
+}
+
+void RouterCore::ApplySnapshot(const std::vector<WorkerState>& workers) {
+  const absl::Time now = deps_.clock->Now();
+  const bool joined = table_.ApplySnapshot(workers, now);
+  deps_.metrics->workers.Set(static_cast<double>(table_.listed_count()));
+  if (joined) {
+    // Those that queue would otherwise not use the new worker. All of them ask again in order of
+    // arrival, so none loses its place to another one.
+    for (SequenceRecord* record : ledger_.InState(SequenceState::kAdmitting)) {
+      if (now - record->asked_at >= options_.reconsider_after) Withdraw(record);
+    }
+  }
+  PlaceWaiting();
+}
+
+void RouterCore::PlaceWaiting() {
+  const absl::Time now = deps_.clock->Now();
+  if (const std::optional<uint64_t> id = ward_.TakeTurn()) {
+    ledger_.SetWaiting(ledger_.FindById(*id), now);
+  }
+  if (!scheduler_connected_ || ledger_.next_retry() > now || table_.Usable(now).empty()) return;
+  const Records due = ledger_.DueForRetry(now);
+  size_t begin = 0;
+  while (begin < due.size()) {
+    const SequenceRecord& first = *due[begin];
+    size_t end = begin + 1;
+    while (end < due.size() && end - begin < static_cast<size_t>(options_.group_unit) &&
+           due[end]->affinity_key == first.affinity_key &&
+           due[end]->spec->group_id == first.spec->group_id) {
+      ++end;
+    }
+    const RouteChoice choice = deps_.policy->Rank(
+        {.affinity_key = first.affinity_key, .sequence_count = static_cast<int64_t>(end - begin)},
+        table_.Usable(now));
+    for (; begin < end; ++begin) Admit(due[begin], choice);
+  }
+}
+
+void RouterCore::Admit(SequenceRecord* record, const RouteChoice& choice) {
+  deps_.metrics->routed[choice.reason].Increment();
+  std::vector<WorkerKey> candidates;
+  candidates.reserve(choice.candidates.size());
+  for (const WorkerKey* worker : choice.candidates) candidates.push_back(*worker);
+  table_.AddAdmitting(candidates.front(), 1);
+  ledger_.SetAdmitting(record, candidates);
+  record->asked_at = deps_.clock->Now();
+  const int64_t output_count = static_cast<int64_t>(record->log.output_ids().size());
+  actions_.admits.push_back({
+      .handle = record->admit_handle,
+      .spec = record->spec,
+      .attempt = record->attempt,
+      .length = static_cast<int64_t>(record->spec->prompt_ids.size()) + output_count,
+      .new_tokens_max = std::max<int64_t>(0, record->spec->max_new_tokens - output_count),
+      .prefix_hash = record->prefix_hash,
+      .candidates = std::move(candidates),
+      .time_left = record->deadline - record->asked_at,
+  });
+}
+
+void RouterCore::TicketGranted(uint64_t admit_handle, Ticket ticket) {
+  SequenceRecord* record = ledger_.FindByAdmission(admit_handle);
+  if (record == nullptr || ledger_.FindByTicket(ticket.id) != nullptr) {
+    // Withdrawn or ended while the grant was on its way. A ticket that runs already is not ours to
+    // give back.
+    if (ledger_.FindByTicket(ticket.id) == nullptr) actions_.released_tickets.push_back(ticket.id);
+    return;
+  }
+  const absl::Time now = deps_.clock->Now();
+  table_.AddAdmitting(record->candidates.front(), -1);
+  WorkerTable::Row* row = table_.Find(ticket.worker);
+  if (row == nullptr) {
+    actions_.released_tickets.push_back(ticket.id);
+    ledger_.SetWaiting(record, now);
+    return PlaceWaiting();
+  }
+  if (record->attempt == 0) deps_.metrics->open_to_start_seconds.Observe(now - record->opened_at);
+  ledger_.SetRunning(record, std::move(ticket));
+  table_.AddRunning(row->worker, 1, now);
+  Start(record, row);
+}
+
+void RouterCore::AdmissionFailed(uint64_t admit_handle, const absl::Status& error) {
+  SequenceRecord* record = ledger_.FindByAdmission(admit_handle);
+  if (record == nullptr) return;
+  deps_.metrics->admission_errors[error.code()].Increment();
+  table_.AddAdmitting(record->candidates.front(), -1);
+  ledger_.SetWaiting(record, deps_.clock->Now());
+  switch (error.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+      return EndAborted(record);
+    case absl::StatusCode::kUnavailable:
+      return BackOff(record, base::GetRetryAdvice(error).delay);
+    case absl::StatusCode::kResourceExhausted:
+      // A full queue is an answer for a newcomer, but no reason to drop what has been started.
+      if (record->attempt > 0) return BackOff(record, base::GetRetryAdvice(error).delay);
+      return EndWithError(record, error);
+    default:
+      return EndWithError(record, error);
+  }
+}
+
+void RouterCore::Withdraw(SequenceRecord* record) {
+  actions_.withdrawn_handles.push_back(record->admit_handle);
+  table_.AddAdmitting(record->candidates.front(), -1);
+  ledger_.SetWaiting(record, deps_.clock->Now());
+}
+
+void RouterCore::Stop(SequenceRecord* record) {
+  if (record->state == SequenceState::kAdmitting) Withdraw(record);
+  if (record->state == SequenceState::kRunning) {
+    CancelAtWorker(*record);
+    GiveUpTicket(record, deps_.clock->Now());
+  }
+}
+
+void RouterCore::End(SequenceRecord* record, SequenceEnd end, SequenceDelta last) {
+  AddUsage(record->usage, &end.usage);
+  end.resumptions = record->resumptions;
+  deps_.metrics->ended[end.reason].Increment();
+  last.end = std::move(end);
+  Deliver(*record, std::move(last));
+  Close(record);
+}
+
+void RouterCore::Close(SequenceRecord* record) {
+  deps_.metrics->sequences.Add(-1);
+  ward_.Leave(record->id);
+  ledger_.Close(record);
+}
+
+void RouterCore::EndWithError(SequenceRecord* record, absl::Status error) {
+  LoggerOf(*record).Warning("sequence_failed",
+                            {{"sequence", record->spec->sequence}, {"error", error}});
+  End(record, {.reason = EndReason::kError, .error = std::move(error)});
+}
+
+void RouterCore::EndAborted(SequenceRecord* record) { End(record, {.reason = EndReason::kAbort}); }
+
+void RouterCore::Deliver(const SequenceRecord& record, SequenceDelta delta) {
+  deps_.metrics->deltas.Increment();
+  delta.handle = record.handle;
+  actions_.deltas.push_back({record.gateway, std::move(delta)});
+}
+
+void RouterCore::Tick() {
+  const absl::Time now = deps_.clock->Now();
+  for (SequenceRecord* record : ledger_.PastDeadline(now)) {
+    LoggerOf(*record).Info("sequence_deadline", {{"sequence", record->spec->sequence}});
+    Stop(record);
+    EndAborted(record);
+  }
+  for (const WorkerKey& worker : table_.SilentUnlisted(now)) LoseWorker(worker, /*blame=*/false);
+  for (const WorkerKey& worker : table_.IdleSince(now - options_.stream_idle_max)) {
+    CloseStream(table_.Find(worker));
+  }
+  table_.Sweep();
+  PlaceWaiting();
+}
+
+absl::Time RouterCore::NextWakeup() {
+  const absl::Time now = deps_.clock->Now();
+  absl::Time next = ledger_.next_deadline();
+  if (scheduler_connected_ && ledger_.next_retry() != absl::InfiniteFuture()) {
+    const bool usable = !table_.Usable(now).empty();
+    next = std::min(next, usable ? ledger_.next_retry() : table_.next_suspect_end());
+  }
+  if (table_.has_unlisted()) next = std::min(next, now + kUnlistedPeriod);
+  if (!streams_.empty()) next = std::min(next, now + options_.stream_idle_max / 2);
+  return next;
+}
+
+RouterActions RouterCore::TakeActions() {
+  RouterActions taken = std::exchange(actions_, {});
+  batch_index_.clear();
+  if (!scheduler_connected_) actions_.released_tickets = std::move(taken.released_tickets);
+  return taken;
+}
+
+log::Logger RouterCore::LoggerOf(const SequenceRecord& record) const {
+  return deps_.logger.WithTrace(record.spec->trace_id);
+}
+
+}  // namespace lockstep::router
