@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/scheduler/types.h"
+
+namespace lockstep::scheduler {
+
+// What the scheduler tells a worker, beside the epochs.
+struct ControlCommand {
+  std::vector<base::RequestId> abort_requests;
+  bool abort_all = false;  // Sequences that entered before the admission epoch of the call.
+  bool hold = false;       // Sequences stop where they are.
+  bool flush_cache = false;
+  std::optional<std::string> flush_namespace;
+};
+
+struct ControlReply {
+  int64_t aborted_sequences = 0;
+  std::vector<base::RequestId> known_requests;
+  int64_t freed_blocks = 0;
+};
+
+// One command on its way to all living workers. Over when each has answered, was lost, or kept
+// silent until the deadline. Not thread-safe.
+class ControlRound {
+ public:
+  ControlRound(const std::vector<WorkerName>& workers, absl::Time deadline)
+      : pending_(workers.begin(), workers.end()), deadline_(deadline) {}
+
+  // An answer, or the error of a call: such a worker counts as silent. Returns true for a silent
+  // one that was waited for: its lease must end.
+  bool OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply);
+  // Its lease has ended; nobody waits for it any longer.
+  void OnLost(const WorkerName& worker) { pending_.erase(worker); }
+  // After the deadline: those that did not answer, now silent.
+  std::vector<WorkerName> TakeLate(absl::Time now);
+
+  bool done() const { return pending_.empty(); }
+  int64_t aborted_sequences() const { return aborted_sequences_; }
+  int64_t freed_blocks() const { return freed_blocks_; }
+  const absl::flat_hash_set<base::RequestId>& known_requests() const { return known_requests_; }
+  // In order of their silence.
+  const std::vector<WorkerName>& silent() const { return silent_; }
+
+ private:
+  absl::btree_set<WorkerName> pending_;
+  const absl::Time deadline_;
+  int64_t aborted_sequences_ = 0;
+  int64_t freed_blocks_ = 0;
+  absl::flat_hash_set<base::RequestId> known_requests_;
+  std::vector<WorkerName> silent_;
+};
+
+}  // namespace lockstep::scheduler

@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/retry_advice.h"
+#include "common/base/status_macros.h"
+#include "services/scheduler/scheduler_core.h"
+
+// How admission requests are decided, granted and refused.
+namespace lockstep::scheduler {
+namespace {
+
+// No context is longer; sums of two such numbers do not overflow.
+constexpr int64_t kTokensMax = int64_t{1} << 40;
+
+absl::Status CheckNumbers(const Demand& demand) {
+  if (demand.length < 1 || demand.length > kTokensMax || demand.prompt_tokens < 0 ||
+      demand.prompt_tokens > demand.length || demand.new_tokens_max < 0 ||
+      demand.new_tokens_max > kTokensMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("length ", demand.length, ", prompt_tokens ", demand.prompt_tokens,
+                     ", new_tokens_max ", demand.new_tokens_max, " do not make a sequence"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void SchedulerCore::Admit(std::vector<AdmissionRequest> requests) {
+  for (AdmissionRequest& request : requests) Decide(std::move(request));
+}
+
+void SchedulerCore::Decide(AdmissionRequest request) {
+  const absl::Time now = clock_->Now();
+  absl::Status status = CheckWanted(request);
+  // While it recovers the scheduler does not know yet which candidates live.
+  if (status.ok() && !recovering_) status = CheckPossible(request);
+  if (status.ok() && granting()) {
+    for (const WorkerName& worker : request.candidates) {
+      if (queue_.MayPass(worker, request.attempt, now) &&
+          TryGrant(request, worker, absl::ZeroDuration())) {
+        return;
+      }
+    }
+  }
+  if (status.ok()) {
+    status = queue_.Push(std::move(request), now);
+  }
+  if (!status.ok()) Refuse(request, std::move(status), absl::ZeroDuration());
+}
+
+absl::Status SchedulerCore::CheckWanted(const AdmissionRequest& request) const {
+  const absl::Time now = clock_->Now();
+  LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(request.demand));
+  if (request.entry_epoch < state_.abort_epoch) {
+    return absl::AbortedError(
+        absl::StrCat("everything older than epoch ", state_.abort_epoch.value(),
+                     " was aborted; the request entered at ", request.entry_epoch.value()));
+  }
+  if (aborted_.Contains(request.request, now)) {
+    return absl::AbortedError(absl::StrCat("request ", request.request.value(), " was aborted"));
+  }
+  if (request.deadline <= now) return absl::DeadlineExceededError("no time left to wait");
+  return absl::OkStatus();
+}
+
+absl::Status SchedulerCore::CheckPossible(AdmissionRequest& request) const {
+  const Demand& demand = request.demand;
+  const int64_t tokens = demand.length + demand.new_tokens_max;
+  if (!registry_.living().empty()) {
+    if (tokens > largest_.context_tokens_max) {
+      return absl::InvalidArgumentError(absl::StrCat("needs ", tokens, " tokens of context; the ",
+                                                     "model has ", largest_.context_tokens_max));
+    }
+    const int64_t blocks = BlocksWhole(demand, largest_.kv_block_tokens);
+    if (blocks > largest_.kv_blocks) {
+      return absl::InvalidArgumentError(absl::StrCat("needs ", blocks, " KV blocks; the largest ",
+                                                     "worker has ", largest_.kv_blocks));
+    }
+  }
+  const auto useless = [&](const WorkerName& name) {
+    const WorkerRegistry::Worker* worker = registry_.Find(name);
+    return worker == nullptr || worker->draining || tokens > worker->capacity.context_tokens_max ||
+           BlocksWhole(demand, worker->capacity.kv_block_tokens) > worker->capacity.kv_blocks;
+  };
+  std::vector<WorkerName>& candidates = request.candidates;
+  candidates.erase(std::remove_if(candidates.begin(), candidates.end(), useless), candidates.end());
+  if (!candidates.empty()) return absl::OkStatus();
+  return absl::UnavailableError("no candidate lives and is large enough; choose again");
+}
+
+bool SchedulerCore::TryGrant(const AdmissionRequest& request, const WorkerName& worker,
+                             absl::Duration waited) {
+  if (!accounting_.Fits(worker, request.demand)) return false;
+  const WorkerRegistry::Worker& living = *registry_.Find(worker);
+  const base::TicketId id = ledger_.Grant(worker, request.request, clock_->Now());
+  accounting_.Reserve(worker, id, request.demand);
+  const ChunkPlan plan{.split_kv_size = living.split_kv_size, .length = request.demand.length};
+  audit_.Add(id, worker,
+             {.plan = plan,
+              .kv_block_tokens = living.capacity.kv_block_tokens,
+              .length_max = request.demand.length + request.demand.new_tokens_max});
+  ++counters_.granted;
+  decisions_.outcomes.push_back({.stream = request.stream,
+                                 .handle = request.handle,
+                                 .ticket = Ticket{.id = id,
+                                                  .worker = worker,
+                                                  .sequence = request.sequence,
+                                                  .attempt = request.attempt + 1,
+                                                  .epoch = state_.admission_epoch,
+                                                  .plan = plan,
+                                                  .expires_after = options_.ticket_expiry},
+                                 .waited = waited});
+  return true;
+}
+
+void SchedulerCore::Refuse(const AdmissionRequest& request, absl::Status status,
+                           absl::Duration waited) {
+  ++counters_.refused[static_cast<size_t>(status.code())];
+  decisions_.outcomes.push_back({.stream = request.stream,
+                                 .handle = request.handle,
+                                 .ticket = std::move(status),
+                                 .waited = waited});
+}
+
+void SchedulerCore::RefuseAll(const std::vector<AdmissionQueue::Waiting>& waiting,
+                              const absl::Status& status) {
+  const absl::Time now = clock_->Now();
+  for (const AdmissionQueue::Waiting& one : waiting) {
+    Refuse(one.request, status, now - one.arrived);
+    // One that was at the head of a line may have kept others from passing.
+    changed_.insert(one.request.candidates.begin(), one.request.candidates.end());
+  }
+}
+
+void SchedulerCore::Withdraw(RouterStream stream, const std::vector<uint64_t>& handles) {
+  for (const uint64_t handle : handles) {
+    if (const auto waiting = queue_.Withdraw(stream, handle)) {
+      changed_.insert(waiting->request.candidates.begin(), waiting->request.candidates.end());
+    }
+  }
+  ServeQueue();
+}
+
+void SchedulerCore::Release(const std::vector<base::TicketId>& tickets) {
+  for (const base::TicketId ticket : tickets) {
+    const TicketLedger::Entry* entry = ledger_.Find(ticket);
+    if (entry == nullptr) continue;
+    const WorkerName worker = entry->worker;
+    ledger_.End(ticket);
+    EndTickets({ticket}, worker);
+    changed_.insert(worker);
+  }
+  Settle();
+}
+
+void SchedulerCore::CloseStream(RouterStream stream) {
+  for (const AdmissionQueue::Waiting& waiting :
+       queue_.TakeIf([&](const AdmissionRequest& request) { return request.stream == stream; })) {
+    changed_.insert(waiting.request.candidates.begin(), waiting.request.candidates.end());
+  }
+  ServeQueue();
+}
+
+void SchedulerCore::ServeQueue() {
+  if (!granting()) return;
+  const absl::Time now = clock_->Now();
+  for (const WorkerName& name : std::exchange(changed_, {})) {
+    const WorkerRegistry::Worker* worker = registry_.Find(name);
+    if (worker == nullptr || worker->draining) continue;
+    queue_.Offer(name, now, [&](const AdmissionQueue::Waiting& waiting) {
+      return TryGrant(waiting.request, name, now - waiting.arrived);
+    });
+  }
+}
+
+void SchedulerCore::EndRecovery() {
+  recovering_ = false;
+  // What came meanwhile was queued unseen; now it is judged like a new arrival, in the same order.
+  for (AdmissionQueue::Waiting& waiting :
+       queue_.TakeIf([](const AdmissionRequest&) { return true; })) {
+    Decide(std::move(waiting.request));
+  }
+}
+
+}  // namespace lockstep::scheduler

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/base/status_macros.h"
+#include "services/scheduler/scheduler_core.h"
+
+// Abort, Pause, Resume, FlushCache: what concerns every worker at once.
+namespace lockstep::scheduler {
+
+absl::StatusOr<OperationId> SchedulerCore::AbortAll() {
+  PersistentState next = state_;
+  next.abort_epoch = base::Epoch(state_.admission_epoch.value() + 1);
+  LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(std::move(next)));
+  const std::vector<AdmissionQueue::Waiting> queued = queue_.TakeIf(
+      [&](const AdmissionRequest& request) { return request.entry_epoch < state_.abort_epoch; });
+  RefuseAll(queued, absl::AbortedError("everything was aborted"));
+  Operation& operation = Begin({.abort_all = true, .hold = holding()});
+  operation.result.aborted_sequences = static_cast<int64_t>(queued.size());
+  const OperationId id = operation.result.operation;
+  Settle();
+  return id;
+}
+
+absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::RequestId>& requests) {
+  const absl::flat_hash_set<base::RequestId> ids(requests.begin(), requests.end());
+  // A ticket that is still on its way would start after the worker was asked; a newer epoch makes
+  // the worker refuse it, and its admission is asked for again and refused here.
+  if (ledger_.AnyUnseen(ids)) LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(state_));
+  for (const base::RequestId& request : ids) aborted_.Add(request, clock_->Now());
+  const std::vector<AdmissionQueue::Waiting> queued =
+      queue_.TakeIf([&](const AdmissionRequest& request) { return ids.contains(request.request); });
+  RefuseAll(queued, absl::AbortedError("the request was aborted"));
+  absl::flat_hash_set<base::RequestId> missing = ids;
+  for (const AdmissionQueue::Waiting& waiting : queued) missing.erase(waiting.request.request);
+
+  Operation& operation =
+      Begin({.abort_requests = {requests.begin(), requests.end()}, .hold = holding()});
+  operation.result.aborted_sequences = static_cast<int64_t>(queued.size());
+  operation.requests.assign(missing.begin(), missing.end());
+  const OperationId id = operation.result.operation;
+  Settle();
+  return id;
+}
+
+absl::StatusOr<OperationId> SchedulerCore::Pause(PauseMode mode) {
+  PersistentState next = state_;
+  next.pause = mode;
+  LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(std::move(next)));
+  Operation& operation =
+      Begin({.abort_all = mode == PauseMode::kAbort, .hold = mode == PauseMode::kKeep});
+  operation.drains = mode == PauseMode::kWait;
+  const OperationId id = operation.result.operation;
+  Settle();
+  return id;
+}
+
+absl::StatusOr<OperationId> SchedulerCore::Resume() {
+  PersistentState next = state_;
+  next.pause.reset();
+  LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(std::move(next)));
+  for (auto& [id, operation] : operations_) {
+    if (!operation.drains) continue;
+    operation.drains = false;
+    operation.result.status = absl::AbortedError("resumed before everything had finished");
+  }
+  const OperationId id = Begin({}).result.operation;
+  for (const auto& [worker_id, worker] : registry_.living()) changed_.insert(worker.name);
+  Settle();
+  return id;
+}
+
+OperationId SchedulerCore::FlushCache(std::optional<std::string> cache_namespace) {
+  const OperationId id =
+      Begin({.hold = holding(), .flush_cache = true, .flush_namespace = std::move(cache_namespace)})
+          .result.operation;
+  Settle();
+  return id;
+}
+
+SchedulerCore::Operation& SchedulerCore::Begin(const ControlCommand& command) {
+  const OperationId id(++operation_count_);
+  std::vector<WorkerName> workers;
+  for (const auto& [worker_id, worker] : registry_.living()) {
+    workers.push_back(worker.name);
+    SendTo(worker, id, state_.admission_epoch, command);
+  }
+  Operation operation{.round = ControlRound(workers, clock_->Now() + options_.control_timeout)};
+  operation.result.operation = id;
+  return operations_.emplace(id, std::move(operation)).first->second;
+}
+
+void SchedulerCore::SendTo(const WorkerRegistry::Worker& worker, OperationId operation,
+                           base::Epoch epoch, const ControlCommand& command) {
+  decisions_.calls.push_back({.operation = operation,
+                              .worker = worker.name,
+                              .address = worker.address,
+                              .scheduler_epoch = state_.scheduler_epoch,
+                              .admission_epoch = epoch,
+                              .command = command});
+}
+
+void SchedulerCore::OnControlReply(OperationId operation, const WorkerName& worker,
+                                   const absl::StatusOr<ControlReply>& reply) {
+  const auto it = operations_.find(operation);
+  if (it == operations_.end()) return;
+  if (it->second.round.OnReply(worker, reply) && registry_.Remove(worker, LeaseEnd::kRevoked)) {
+    OnLeaseEnded(worker, LeaseEnd::kRevoked);
+  }
+  Settle();
+}
+
+void SchedulerCore::FinishOperations() {
+  for (auto it = operations_.begin(); it != operations_.end();) {
+    Operation& operation = it->second;
+    if (!operation.round.done() || (operation.drains && ledger_.size() > 0)) {
+      ++it;
+      continue;
+    }
+    OperationResult& result = operation.result;
+    result.aborted_sequences += operation.round.aborted_sequences();
+    result.freed_blocks = operation.round.freed_blocks();
+    result.epoch = state_.admission_epoch;
+    result.unknown_requests = std::count_if(
+        operation.requests.begin(), operation.requests.end(),
+        [&](const auto& id) { return !operation.round.known_requests().contains(id); });
+    for (const WorkerName& silent : operation.round.silent()) {
+      result.silent_workers.push_back(silent.id);
+    }
+    decisions_.finished.push_back(std::move(result));
+    it = operations_.erase(it);
+  }
+}
+
+}  // namespace lockstep::scheduler
