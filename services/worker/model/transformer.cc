@@ -1,0 +1,172 @@
+#include "services/worker/model/transformer.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace lockstep::worker {
+
+Transformer::Transformer(const ModelConfig& config, ModelWeights weights,
+                         const TransformerOptions& options, kernels::KernelSet* kernels)
+    : config_(config), weights_(std::move(weights)), options_(options), kernels_(kernels) {}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
+                                                                 ModelWeights weights,
+                                                                 const TransformerOptions& options,
+                                                                 kernels::KernelSet* kernels) {
+  auto transformer =
+      std::make_unique<Transformer>(Transformer(config, std::move(weights), options, kernels));
+  LOCKSTEP_RETURN_IF_ERROR(transformer->AllocateActivations());
+  LOCKSTEP_ASSIGN_OR_RETURN(transformer->rope_table_, kernels->MakeRopeTable(config.Rope()));
+  return transformer;
+}
+
+absl::Status Transformer::AllocateActivations() {
+  struct Plan {
+    kernels::Buffer* buffer;
+    int rows;
+    int width;
+    size_t element_bytes;
+    const char* purpose;
+  };
+  const size_t activation = SizeOf(kernels_->traits().activation);
+  const int rows = options_.rows_max;
+  const int head_rows = options_.logits_rows_max;
+  const Plan plans[] = {
+      {&residual_, rows, config_.hidden, activation, "residual stream"},
+      {&normed_, rows, config_.hidden, activation, "normalised rows"},
+      {&qkv_, rows, config_.qkv_width(), activation, "q, k and v"},
+      {&attended_, rows, config_.q_width(), activation, "attention output"},
+      {&gate_up_, rows, 2 * config_.ffn, activation, "gate and up"},
+      {&activated_, rows, config_.ffn, activation, "SwiGLU output"},
+      {&head_rows_, head_rows, config_.hidden, activation, "rows for lm_head"},
+      {&head_normed_, head_rows, config_.hidden, activation, "normalised rows for lm_head"},
+      {&logits_, head_rows, config_.vocabulary, sizeof(float), "logits"},
+  };
+  for (const Plan& plan : plans) {
+    const size_t bytes =
+        static_cast<size_t>(plan.rows) * static_cast<size_t>(plan.width) * plan.element_bytes;
+    LOCKSTEP_ASSIGN_OR_RETURN(*plan.buffer, kernels_->Allocate(bytes, plan.purpose));
+  }
+  return absl::OkStatus();
+}
+
+size_t Transformer::activation_bytes() const {
+  size_t bytes = 0;
+  for (const kernels::Buffer* buffer : {&residual_, &normed_, &qkv_, &attended_, &gate_up_,
+                                        &activated_, &head_rows_, &head_normed_, &logits_}) {
+    bytes += buffer->bytes();
+  }
+  return bytes;
+}
+
+void Transformer::Forward(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
+                          kernels::KvCache* kv) {
+  LOCKSTEP_CHECK_LE(shape.rows, options_.rows_max);
+  kernels_->Embedding({.table = weights_.embedding.as<void>(),
+                       .table_dtype = weights_.embedding_type,
+                       .width = config_.hidden,
+                       .rows = shape.rows,
+                       .ids = inputs.token_ids,
+                       .y = residual_.as<void>()});
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    Attend(shape, inputs, layer, kv);
+    FeedForward(shape.rows, layer);
+  }
+}
+
+void Transformer::Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
+                         int layer, kernels::KvCache* kv) {
+  const LayerWeights& weights = weights_.layers[layer];
+  Norm(weights.input_norm, shape.rows, residual_, normed_);
+  kernels_->Linear({.weight = weights.qkv.get(),
+                    .rows = shape.rows,
+                    .x = normed_.as<void>(),
+                    .x_stride = static_cast<size_t>(config_.hidden),
+                    .y = qkv_.as<void>(),
+                    .y_stride = static_cast<size_t>(config_.qkv_width())});
+  kernels_->QkvPrepare({.shape = shape,
+                        .inputs = inputs,
+                        .q_heads = config_.q_heads,
+                        .kv_heads = config_.kv_heads,
+                        .head_dim = config_.head_dim,
+                        .q_norm = weights.q_norm.as<float>(),
+                        .k_norm = weights.k_norm.as<float>(),
+                        .epsilon = config_.rms_norm_epsilon,
+                        .rope_table = rope_table_.as<float>(),
+                        .qkv = qkv_.as<void>(),
+                        .kv = kv,
+                        .layer = layer});
+  kernels_->Attention({.shape = shape,
+                       .inputs = inputs,
+                       .q_heads = config_.q_heads,
+                       .kv_heads = config_.kv_heads,
+                       .head_dim = config_.head_dim,
+                       .split_kv_size = options_.split_kv_size,
+                       .qkv = qkv_.as<void>(),
+                       .kv = kv,
+                       .layer = layer,
+                       .y = attended_.as<void>()});
+  kernels_->Linear({.weight = weights.output.get(),
+                    .rows = shape.rows,
+                    .x = attended_.as<void>(),
+                    .x_stride = static_cast<size_t>(config_.q_width()),
+                    .y = residual_.as<void>(),
+                    .y_stride = static_cast<size_t>(config_.hidden),
+                    .accumulate = true});
+}
+
+void Transformer::FeedForward(int rows, int layer) {
+  const LayerWeights& weights = weights_.layers[layer];
+  Norm(weights.ffn_norm, rows, residual_, normed_);
+  kernels_->Linear({.weight = weights.gate_up.get(),
+                    .rows = rows,
+                    .x = normed_.as<void>(),
+                    .x_stride = static_cast<size_t>(config_.hidden),
+                    .y = gate_up_.as<void>(),
+                    .y_stride = static_cast<size_t>(2 * config_.ffn)});
+  kernels_->SwiGlu({.width = config_.ffn,
+                    .rows = rows,
+                    .gate_up = gate_up_.as<void>(),
+                    .y = activated_.as<void>()});
+  kernels_->Linear({.weight = weights.down.get(),
+                    .rows = rows,
+                    .x = activated_.as<void>(),
+                    .x_stride = static_cast<size_t>(config_.ffn),
+                    .y = residual_.as<void>(),
+                    .y_stride = static_cast<size_t>(config_.hidden),
+                    .accumulate = true});
+}
+
+const float* Transformer::Logits(const int32_t* source_rows, int rows) {
+  LOCKSTEP_CHECK_LE(rows, options_.logits_rows_max);
+  kernels_->GatherRows({.width = config_.hidden,
+                        .rows = rows,
+                        .source_rows = source_rows,
+                        .x = residual_.as<void>(),
+                        .y = head_rows_.as<void>()});
+  Norm(weights_.final_norm, rows, head_rows_, head_normed_);
+  kernels_->Linear({.weight = weights_.lm_head.get(),
+                    .rows = rows,
+                    .x = head_normed_.as<void>(),
+                    .x_stride = static_cast<size_t>(config_.hidden),
+                    .y = logits_.as<void>(),
+                    .y_stride = static_cast<size_t>(config_.vocabulary),
+                    .output_f32 = true});
+  return logits_.as<float>();
+}
+
+void Transformer::Norm(const kernels::Buffer& weight, int rows, const kernels::Buffer& x,
+                       const kernels::Buffer& y) {
+  kernels_->RmsNorm({.weight = weight.as<float>(),
+                     .epsilon = config_.rms_norm_epsilon,
+                     .width = config_.hidden,
+                     .rows = rows,
+                     .x = x.as<void>(),
+                     .x_stride = static_cast<size_t>(config_.hidden),
+                     .y = y.as<void>(),
+                     .y_stride = static_cast<size_t>(config_.hidden)});
+}
+
+}  // namespace lockstep::worker

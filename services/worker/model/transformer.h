@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/api/kernel_set.h"
+#include "services/worker/model/model_config.h"
+#include "services/worker/model/weight_store.h"
+
+namespace lockstep::worker {
+
+struct TransformerOptions {
+  int rows_max = 0;         // Tokens in one step.
+  int logits_rows_max = 0;  // Rows of one call of Logits.
+  int split_kv_size = 0;
+};
+
+// The one decoder of every architecture, as a sequence of ops of a KernelSet. Its activations are
+// allocated once, for the largest step. Ops are only enqueued; the caller synchronises. Used by one
+// thread. Example:
+//   transformer->Forward(shape, inputs, kv);
+//   const float* logits = transformer->Logits(rows_on_device, row_count);
+class Transformer {
+ public:
+  // RESOURCE_EXHAUSTED names the buffer that does not fit. Borrows `kernels`.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
+                                                             ModelWeights weights,
+                                                             const TransformerOptions& options,
+                                                             kernels::KernelSet* kernels);
+
+  // Runs shape.rows tokens through all layers and writes their keys and values to `kv`.
+  void Forward(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
+               kernels::KvCache* kv);
+  // Logits [rows, vocabulary] of chosen rows of the last Forward; `source_rows` is in the backend's
+  // memory. The result lives until the next call.
+  const float* Logits(const int32_t* source_rows, int rows);
+
+  const ModelConfig& config() const { return config_; }
+  const TransformerOptions& options() const { return options_; }
+  const kernels::Buffer& rope_table() const { return rope_table_; }
+  // Of all activations, fixed at creation.
+  size_t activation_bytes() const;
+
+ private:
+  Transformer(const ModelConfig& config, ModelWeights weights, const TransformerOptions& options,
+              kernels::KernelSet* kernels);
+  absl::Status AllocateActivations();
+  void Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs, int layer,
+              kernels::KvCache* kv);
+  void FeedForward(int rows, int layer);
+  void Norm(const kernels::Buffer& weight, int rows, const kernels::Buffer& x,
+            const kernels::Buffer& y);
+
+  ModelConfig config_;
+  ModelWeights weights_;
+  TransformerOptions options_;
+  kernels::KernelSet* kernels_;
+  kernels::Buffer rope_table_;  // [positions, head_dim]
+
+  kernels::Buffer residual_;     // [rows_max, hidden]
+  kernels::Buffer normed_;       // [rows_max, hidden]
+  kernels::Buffer qkv_;          // [rows_max, qkv_width]
+  kernels::Buffer attended_;     // [rows_max, q_width]
+  kernels::Buffer gate_up_;      // [rows_max, 2 * ffn]
+  kernels::Buffer activated_;    // [rows_max, ffn]
+  kernels::Buffer head_rows_;    // [logits_rows_max, hidden]
+  kernels::Buffer head_normed_;  // [logits_rows_max, hidden]
+  kernels::Buffer logits_;       // [logits_rows_max, vocabulary] fp32
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,171 @@
+#include "services/worker/model/weight_store.h"
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "services/worker/model/tensor_reader.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+constexpr char kLmHead[] = "lm_head.weight";
+constexpr int kSegmentMultiple = 64;
+
+using Shape = std::vector<int64_t>;
+
+class WeightLoader {
+ public:
+  WeightLoader(const ModelConfig& config, const Checkpoint& checkpoint, int reduction_segments,
+               kernels::KernelSet* kernels)
+      : config_(config),
+        checkpoint_(checkpoint),
+        reader_(checkpoint),
+        reduction_segments_(reduction_segments),
+        kernels_(kernels) {}
+
+  absl::StatusOr<ModelWeights> Load() {
+    ModelWeights weights;
+    LOCKSTEP_RETURN_IF_ERROR(LoadEnds(&weights));
+    LOCKSTEP_RETURN_IF_ERROR(DropPages());
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+      LOCKSTEP_RETURN_IF_ERROR(LoadAttention(prefix, &weights.layers.emplace_back()));
+      LOCKSTEP_RETURN_IF_ERROR(LoadFfn(prefix, &weights.layers.back()));
+      LOCKSTEP_RETURN_IF_ERROR(DropPages());
+    }
+    LOCKSTEP_RETURN_IF_ERROR(reader_.CheckAllTaken());
+    weights.tensor_digests = reader_.TakeDigests();
+    base::Hasher hasher;
+    for (const auto& [name, digest] : weights.tensor_digests) {
+      hasher.Bytes(name).Number(digest.high).Number(digest.low);
+    }
+    weights.digest = hasher.Finish();
+    return weights;
+  }
+
+ private:
+  // Embedding, final norm and lm_head.
+  absl::Status LoadEnds(ModelWeights* weights) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor embedding,
+                              reader_.Take(kEmbedding, {config_.vocabulary, config_.hidden}));
+    weights->embedding_type = embedding.dtype;
+    LOCKSTEP_ASSIGN_OR_RETURN(weights->embedding, kernels_->UploadTable(embedding));
+    LOCKSTEP_ASSIGN_OR_RETURN(weights->final_norm, Vector("model.norm.weight", config_.hidden));
+    kernels::HostTensor head = embedding;
+    if (config_.tied_embeddings) {
+      if (checkpoint_.Find(kLmHead) != nullptr) {
+        LOCKSTEP_RETURN_IF_ERROR(reader_.TakeCopy(kLmHead, kEmbedding));
+      }
+    } else if (checkpoint_.Find(kLmHead) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor \"", kLmHead,
+                       "\" is missing, and config.json does not tie it to the embedding "
+                       "(tie_word_embeddings is false)"));
+    } else {
+      LOCKSTEP_ASSIGN_OR_RETURN(head, reader_.Take(kLmHead, {config_.vocabulary, config_.hidden}));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(weights->lm_head, kernels_->PackLinear({&head, 1}, {}, 1));
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadAttention(const std::string& prefix, LayerWeights* layer) {
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->input_norm,
+                              Vector(prefix + "input_layernorm.weight", config_.hidden));
+    const std::string attention = prefix + "self_attn.";
+    const std::pair<const char*, int> parts[] = {{"q_proj", config_.q_width()},
+                                                 {"k_proj", config_.kv_width()},
+                                                 {"v_proj", config_.kv_width()}};
+    std::vector<kernels::HostTensor> qkv;
+    std::vector<kernels::HostTensor> biases;
+    for (const auto& [name, width] : parts) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          qkv.emplace_back(),
+          reader_.Take(absl::StrCat(attention, name, ".weight"), {width, config_.hidden}));
+      if (!config_.qkv_bias) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(biases.emplace_back(),
+                                reader_.Take(absl::StrCat(attention, name, ".bias"), {width}));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->qkv, kernels_->PackLinear(qkv, biases, 1));
+    if (config_.qk_norm) {
+      LOCKSTEP_ASSIGN_OR_RETURN(layer->q_norm,
+                                Vector(attention + "q_norm.weight", config_.head_dim));
+      LOCKSTEP_ASSIGN_OR_RETURN(layer->k_norm,
+                                Vector(attention + "k_norm.weight", config_.head_dim));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->output,
+                              RowParallel(attention + "o_proj.weight", config_.q_width()));
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadFfn(const std::string& prefix, LayerWeights* layer) {
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->ffn_norm,
+                              Vector(prefix + "post_attention_layernorm.weight", config_.hidden));
+    const Shape shape = {config_.ffn, config_.hidden};
+    std::vector<kernels::HostTensor> gate_up(2);
+    LOCKSTEP_ASSIGN_OR_RETURN(gate_up[0], reader_.Take(prefix + "mlp.gate_proj.weight", shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(gate_up[1], reader_.Take(prefix + "mlp.up_proj.weight", shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->gate_up, kernels_->PackLinear(gate_up, {}, 1));
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->down,
+                              RowParallel(prefix + "mlp.down_proj.weight", config_.ffn));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<kernels::Buffer> Vector(const std::string& name, int width) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor, reader_.Take(name, {width}));
+    return kernels_->UploadVector(tensor);
+  }
+
+  absl::StatusOr<std::unique_ptr<kernels::LinearWeight>> RowParallel(const std::string& name,
+                                                                     int inputs) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor,
+                              reader_.Take(name, {config_.hidden, inputs}));
+    return kernels_->PackLinear({&tensor, 1}, {}, reduction_segments_);
+  }
+
+  // A backend may still be copying from the mapped pages.
+  absl::Status DropPages() {
+    LOCKSTEP_RETURN_IF_ERROR(kernels_->Synchronize());
+    reader_.DropPages();
+    return absl::OkStatus();
+  }
+
+  const ModelConfig& config_;
+  const Checkpoint& checkpoint_;
+  TensorReader reader_;
+  const int reduction_segments_;
+  kernels::KernelSet* const kernels_;
+};
+
+absl::Status CheckInputs(const char* layer, int inputs, int segments) {
+  if (inputs % segments == 0 && inputs / segments % kSegmentMultiple == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("reduction_segments = ", segments, ": the ", inputs, " inputs of ", layer,
+                   " do not divide into multiples of ", kSegmentMultiple));
+}
+
+}  // namespace
+
+absl::Status CheckReductionSegments(const ModelConfig& config, int reduction_segments) {
+  if (reduction_segments < 1 || !std::has_single_bit(static_cast<unsigned>(reduction_segments))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduction_segments = ", reduction_segments, ": must be a power of two"));
+  }
+  if (config.q_heads % reduction_segments != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("reduction_segments = ", reduction_segments,
+                                                   ": the ", config.q_heads,
+                                                   " q heads of o_proj do not divide by it"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckInputs("o_proj", config.q_width(), reduction_segments));
+  return CheckInputs("down_proj", config.ffn, reduction_segments);
+}
+
+absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, const Checkpoint& checkpoint,
+                                         int reduction_segments, kernels::KernelSet* kernels) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckReductionSegments(config, reduction_segments));
+  return WeightLoader(config, checkpoint, reduction_segments, kernels).Load();
+}
+
+}  // namespace lockstep::worker
