@@ -53,8 +53,8 @@ struct SequenceOutput {
   std::optional<SequenceEnd> end;  // In the last output of the sequence.
 };
 
-// One prefill chunk that ran: what the scheduler audits. `begin` is a multiple of the KV block, `end`
-// one of the split, or `length`.
+// One prefill chunk that ran: what the scheduler audits. `begin` is a multiple of the KV block,
+// `end` one of the split, or `length`.
 struct Cut {
   base::TicketId ticket;
   int64_t begin = 0;

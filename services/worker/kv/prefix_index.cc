@@ -15,15 +15,12 @@ base::Digest128 HashBlock(const base::Digest128& parent, std::span<const int32_t
 
 base::Digest128 HashScope(const PrefixScope& scope) {
   base::Hasher hasher;
-  hasher.Bytes(scope.cache_namespace)
-      .Number(static_cast<uint64_t>(scope.weight_version.value()));
+  hasher.Bytes(scope.cache_namespace).Number(static_cast<uint64_t>(scope.weight_version.value()));
   return hasher.Finish();
 }
 
 PrefixIndex::PrefixIndex(Options options)
-    : options_(std::move(options)),
-      allocator_(options_.block_count),
-      nodes_(options_.block_count) {
+    : options_(std::move(options)), allocator_(options_.block_count), nodes_(options_.block_count) {
   LOCKSTEP_CHECK_GT(options_.block_tokens, 0);
 }
 

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/worker/engine/engine_loop.h"
+#include "services/worker/engine/sequence.h"
+#include "services/worker/engine/start_validation.h"
+#include "services/worker/engine/step_selector.h"
+#include "services/worker/kv/prefix_index.h"
+
+namespace lockstep::worker {
+
+// The engine without its thread: EngineLoop drives it, and so do simulations and tests. Methods
+// mean what EngineLoop says of them. One thread at a time, except for MakeSequence. Example:
+//   core->Start(start);
+//   while (core->RunStep()) {}
+class EngineCore {
+ public:
+  // InvalidArgument when options contradict each other or the executor.
+  static absl::StatusOr<std::unique_ptr<EngineCore>> Create(EngineOptions options, EngineDeps deps);
+  ~EngineCore();
+
+  absl::Status Start(SequenceStart start);
+  // The two halves of Start: checks and prepares, on any thread; then takes it in, whatever waits.
+  absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(SequenceStart start) const;
+  void Add(std::unique_ptr<Sequence> sequence);
+
+  void Cancel(base::TicketId ticket);
+  void AddCredit(base::TicketId ticket, int64_t tokens);
+  int64_t AbortRequests(std::span<const base::RequestId> requests,
+                        std::vector<base::RequestId>* known);
+  int64_t AbortOlderThan(base::Epoch epoch);
+  void SetHold(bool hold) { hold_ = hold; }
+  int64_t FlushCache(const std::optional<std::string>& cache_namespace);
+  void HandOffAll();
+
+  // Ends what is past its deadline and delivers the results of commands.
+  void DeliverPending();
+  // DeliverPending, then one step. False when there was nothing to run.
+  bool RunStep();
+
+  // Without `with_held`, which costs a walk over all sequences, the list is empty.
+  EngineSnapshot Snapshot(bool with_held = true) const;
+  const absl::Status& health() const { return health_; }
+  int64_t waiting_count() const { return selector_.waiting_count(); }
+  // When RunStep has something to do without a command; InfiniteFuture for never.
+  absl::Time next_deadline() const;
+
+ private:
+  EngineCore(EngineOptions options, EngineDeps deps);
+
+  using Planned = StepSelector::Planned;
+
+  absl::Status Execute(const std::vector<Planned>& planned);
+  SequenceOutput TakeResult(const Planned& planned, const StepSequenceResult& result,
+                            std::vector<Cut>* cuts);
+  void MeasurePrefill(const Planned& planned, std::vector<Cut>* cuts);
+  void MeasureToken(HeldSequence* held, absl::Time now);
+  // Queues the end of a sequence that no result ends, and forgets the sequence.
+  void EndNow(HeldSequence* held, SequenceEnd end);
+  void Forget(HeldSequence* held);
+  std::vector<HeldSequence*> ByAge() const;
+  // Ends sequences for which `matches(start)` holds; returns their number.
+  template <typename Predicate>
+  int64_t AbortIf(const Predicate& matches);
+  void SetGauges();
+
+  const EngineOptions options_;
+  const EngineDeps deps_;
+  const StartLimits limits_;
+  PrefixIndex index_;
+  StepSelector selector_;
+  absl::flat_hash_map<base::TicketId, std::unique_ptr<HeldSequence>> held_;
+  std::set<std::pair<absl::Time, base::TicketId>> deadlines_;
+  StepOutput pending_;
+  std::vector<StepSequenceResult> results_;
+  uint64_t next_age_ = 0;
+  uint64_t steps_ = 0;
+  int64_t batch_max_ = 0;
+  bool idle_ = true;
+  bool hold_ = false;
+  bool handing_off_ = false;
+  absl::Status health_;
+};
+
+}  // namespace lockstep::worker
