@@ -40,8 +40,8 @@ struct ModelWeights {
 };
 
 // Whether o_proj and down_proj can be summed in `reduction_segments` equal parts: a power of two
-// that divides the q heads, and inputs that divide into multiples of 64. INVALID_ARGUMENT names the
-// layer and the numbers.
+// that divides the q heads, and inputs that divide into multiples of 64 where it is more than one.
+// INVALID_ARGUMENT names the layer and the numbers.
 absl::Status CheckReductionSegments(const ModelConfig& config, int reduction_segments);
 
 // Packs a checkpoint for `kernels`. INVALID_ARGUMENT names file and tensor: of one that is missing,

@@ -1,0 +1,193 @@
+#include "services/worker/model/model_factory.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "services/worker/model/checkpoint.h"
+#include "services/worker/model/model_config.h"
+#include "services/worker/model/null_executor.h"
+#include "services/worker/model/transformer.h"
+#include "services/worker/model/transformer_executor.h"
+#include "services/worker/model/weight_store.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr int kNullVocabulary = 32768;
+constexpr int kNullContextTokens = 131072;
+constexpr int kNullKvBlockTokens = 32;
+constexpr int64_t kNullKvBytesPerToken = 1024;
+
+absl::Status Refuse(const char* option, int64_t value, const std::string& must) {
+  return absl::InvalidArgumentError(absl::StrCat(option, " = ", value, ": must be ", must));
+}
+
+// Fills the defaults that depend on the model and checks every option against it.
+absl::Status ResolveOptions(int positions, int vocabulary, int kv_block_tokens,
+                            ModelOptions* options) {
+  if (options->context_tokens_max == 0) options->context_tokens_max = positions;
+  if (options->vocabulary_sampled == 0) options->vocabulary_sampled = vocabulary;
+  constexpr int kSizeMax = 1 << 20;
+  const int split = options->split_kv_size;
+  if (split <= 0 || split > kSizeMax || split % kv_block_tokens != 0) {
+    return Refuse("split_kv_size", split,
+                  absl::StrCat("a positive multiple of the KV block, ", kv_block_tokens));
+  }
+  if (options->chunk_tokens <= 0 || options->chunk_tokens > kSizeMax ||
+      options->chunk_tokens % split != 0) {
+    return Refuse("chunk_tokens", options->chunk_tokens,
+                  absl::StrCat("a positive multiple of split_kv_size, ", split));
+  }
+  if (options->sequences_max <= 0 || options->sequences_max > kSizeMax) {
+    return Refuse("sequences_max", options->sequences_max, absl::StrCat("in [1, ", kSizeMax, "]"));
+  }
+  if (options->context_tokens_max < 1 || options->context_tokens_max > positions) {
+    return Refuse("context_tokens_max", options->context_tokens_max,
+                  absl::StrCat("in [1, ", positions, "], the model's range of positions"));
+  }
+  if (options->vocabulary_sampled < 1 || options->vocabulary_sampled > vocabulary) {
+    return Refuse("vocabulary_sampled", options->vocabulary_sampled,
+                  absl::StrCat("in [1, ", vocabulary, "], the rows of lm_head"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> BlocksIn(int64_t kv_bytes, int64_t bytes_per_block) {
+  if (kv_bytes < bytes_per_block) {
+    return Refuse("kv_bytes", kv_bytes,
+                  absl::StrCat("at least one KV block, ", bytes_per_block, " bytes"));
+  }
+  return static_cast<int>(
+      std::min<int64_t>(kv_bytes / bytes_per_block, std::numeric_limits<int>::max()));
+}
+
+absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& config,
+                                                           int64_t kv_bytes,
+                                                           kernels::KernelSet* kernels) {
+  kernels::KvCacheShape shape = {.layers = config.layers,
+                                 .kv_heads = config.kv_heads,
+                                 .head_dim = config.head_dim,
+                                 .blocks = 1,
+                                 .block_tokens = kernels->traits().kv_block_tokens};
+  // Only the backend knows what a block takes: ask a pool of one.
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto probe, kernels->CreateKvCache(shape));
+  LOCKSTEP_ASSIGN_OR_RETURN(shape.blocks,
+                            BlocksIn(kv_bytes, static_cast<int64_t>(probe->bytes_per_block())));
+  return kernels->CreateKvCache(shape);
+}
+
+// The table covers the model's positions whatever context is served, so that workers which differ
+// only in that agree.
+absl::StatusOr<std::string> RopeDigest(const Transformer& transformer,
+                                       kernels::KernelSet* kernels) {
+  const kernels::Buffer& table = transformer.rope_table();
+  std::vector<float> values(table.bytes() / sizeof(float));
+  kernels->Download(table.as<void>(), values.size() * sizeof(float), values.data());
+  LOCKSTEP_RETURN_IF_ERROR(kernels->Synchronize());
+  base::Hasher hasher;
+  hasher.Array(std::span<const float>(values));
+  return hasher.Finish().ToString();
+}
+
+absl::StatusOr<LoadedModel> LoadNullModel(ModelOptions options) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      ResolveOptions(kNullContextTokens, kNullVocabulary, kNullKvBlockTokens, &options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int blocks,
+                            BlocksIn(options.kv_bytes, kNullKvBlockTokens * kNullKvBytesPerToken));
+  LoadedModel model;
+  model.executor =
+      std::make_unique<NullExecutor>(NullExecutor::Options{.vocabulary = options.vocabulary_sampled,
+                                                           .kv_blocks = blocks,
+                                                           .kv_block_tokens = kNullKvBlockTokens});
+  model.facts = {.name = "null",
+                 .vocabulary = kNullVocabulary,
+                 .context_tokens_max = options.context_tokens_max};
+  base::Hasher hasher;
+  model.weights_digest = hasher.Bytes(kNullModel).Finish();
+  model.fingerprint = {.contract_version = 1,
+                       .backend = "null",
+                       .architecture = "null",
+                       .reduction_segments = options.reduction_segments,
+                       .split_kv_size = options.split_kv_size,
+                       .kv_block_tokens = kNullKvBlockTokens,
+                       .logits_type = "f32",
+                       .kv_type = "f32",
+                       .vocabulary_sampled = options.vocabulary_sampled,
+                       .model_digest = model.weights_digest.ToString()};
+  return model;
+}
+
+absl::StatusOr<LoadedModel> LoadDirectory(ModelOptions options,
+                                          std::unique_ptr<kernels::KernelSet> kernels) {
+  const kernels::BackendTraits traits = kernels->traits();
+  LOCKSTEP_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ResolveOptions(config.positions, config.vocabulary, traits.kv_block_tokens, &options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      ModelWeights weights,
+      LoadWeights(config, checkpoint, options.reduction_segments, kernels.get()));
+
+  LoadedModel model;
+  model.weights_digest = weights.digest;
+  const int rows_max = options.chunk_tokens + options.sequences_max;
+  const size_t logits_row_bytes = static_cast<size_t>(config.vocabulary) * sizeof(float);
+  const size_t logits_rows = std::max<size_t>(1, options.logits_bytes_max / logits_row_bytes);
+  const TransformerOptions transformer_options = {
+      .rows_max = rows_max,
+      .logits_rows_max = static_cast<int>(std::min<size_t>(logits_rows, rows_max)),
+      .split_kv_size = options.split_kv_size};
+  TransformerExecutor::Parts parts;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.transformer,
+      Transformer::Create(config, std::move(weights), transformer_options, kernels.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(config, options.kv_bytes, kernels.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string rope_digest, RopeDigest(*parts.transformer, kernels.get()));
+  parts.kernels = std::move(kernels);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      model.executor, TransformerExecutor::Create(
+                          std::move(parts), {.sequences_max = options.sequences_max,
+                                             .context_tokens_max = options.context_tokens_max,
+                                             .vocabulary_sampled = options.vocabulary_sampled}));
+  const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
+  model.facts = {.name = (path.has_filename() ? path : path.parent_path()).filename().string(),
+                 .directory = options.model,
+                 .vocabulary = config.vocabulary,
+                 .eos_ids = config.eos_ids,
+                 .generation_config_json = config.generation_config_json,
+                 .context_tokens_max = options.context_tokens_max};
+  model.fingerprint = {.contract_version = traits.contract_version,
+                       .backend = traits.name,
+                       .architecture = traits.architecture,
+                       .reduction_segments = options.reduction_segments,
+                       .split_kv_size = options.split_kv_size,
+                       .kv_block_tokens = traits.kv_block_tokens,
+                       .rope_digest = std::move(rope_digest),
+                       .logits_type = "f32",
+                       .kv_type = std::string(Name(traits.kv)),
+                       .vocabulary_sampled = options.vocabulary_sampled,
+                       .model_digest = config.Digest().ToString()};
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
+                                      std::unique_ptr<kernels::KernelSet> kernels) {
+  if (options.model == kNullModel) return LoadNullModel(options);
+  if (options.model.empty()) {
+    return absl::InvalidArgumentError("model = \"\": must be a directory or \"null:\"");
+  }
+  if (kernels == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model = \"", options.model, "\": needs a backend"));
+  }
+  return LoadDirectory(options, std::move(kernels));
+}
+
+}  // namespace lockstep::worker

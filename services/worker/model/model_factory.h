@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/hash.h"
+#include "kernels/api/kernel_set.h"
+#include "services/worker/engine/step_executor.h"
+
+namespace lockstep::worker {
+
+// A model string that names no directory: an engine whose answers come from a hash.
+inline constexpr char kNullModel[] = "null:";
+
+struct ModelOptions {
+  std::string model;  // A Hugging Face directory, or kNullModel.
+  int reduction_segments = 1;
+  int split_kv_size = 256;  // A multiple of the backend's KV block.
+  int64_t kv_bytes = int64_t{256} << 20;
+  int sequences_max = 256;     // In one step.
+  int chunk_tokens = 512;      // Prefill tokens a step; a multiple of split_kv_size.
+  int context_tokens_max = 0;  // Of one sequence; 0 is the model's own limit.
+  int vocabulary_sampled = 0;  // Ids that can be drawn; 0 is every row of lm_head.
+  // Logits held at once; a step that needs more makes them in pieces.
+  size_t logits_bytes_max = size_t{96} << 20;
+};
+
+// What the rest of a worker has to know about its model.
+struct ModelFacts {
+  std::string name;        // The directory's last component, or "null".
+  std::string directory;   // Where tokenizer.json is; empty for the null model.
+  int32_t vocabulary = 0;  // Rows of lm_head: the range of valid ids.
+  std::vector<int32_t> eos_ids;
+  std::string generation_config_json;  // As stored; empty when there is none.
+  int64_t context_tokens_max = 0;      // In effect: prompt plus generated tokens.
+};
+
+// What this room knows of the contract fingerprint; the worker adds mode and tokenizer.
+struct FingerprintParts {
+  int contract_version = 0;
+  std::string backend;
+  std::string architecture;
+  int reduction_segments = 0;
+  int split_kv_size = 0;
+  int kv_block_tokens = 0;
+  std::string rope_digest;
+  std::string logits_type;
+  std::string kv_type;
+  int vocabulary_sampled = 0;
+  std::string model_digest;
+};
+
+struct LoadedModel {
+  std::unique_ptr<StepExecutor> executor;
+  ModelFacts facts;
+  FingerprintParts fingerprint;
+  base::Digest128 weights_digest;
+};
+
+// Loads a model onto a backend, which the executor then owns; the null model needs none, and
+// ignores one. NOT_FOUND without a model there, INVALID_ARGUMENT for a file or an option that is
+// refused (by name), RESOURCE_EXHAUSTED when it does not fit.
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
+                                      std::unique_ptr<kernels::KernelSet> kernels);
+
+}  // namespace lockstep::worker
