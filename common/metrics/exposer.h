@@ -13,6 +13,7 @@ class Exposer;
 namespace lockstep::metrics {
 
 // Serves a registry as http://<address>/metrics for Prometheus, with two threads of its own.
+// Destruction takes up to two seconds, the poll interval of the HTTP server inside prometheus-cpp.
 class Exposer {
   struct Private {};
 

@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
@@ -37,10 +40,23 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
   }
 }
 
+// gRPC takes a port above 65535 modulo 65536.
+absl::Status CheckAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon != std::string::npos && colon > 0 &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", address, "' is no address to listen on; expected host:port"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
                                                       const std::vector<grpc::Service*>& services) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckAddress(options.address));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

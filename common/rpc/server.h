@@ -37,7 +37,8 @@ class Server {
   struct Private {};
 
  public:
-  // `services` must outlive the server. kFailedPrecondition when the address cannot be listened on,
+  // `services` must outlive the server. kInvalidArgument for an address that cannot be read;
+  // kFailedPrecondition when it cannot be listened on,
   // for example because another process has the port: ports are never shared.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        const std::vector<grpc::Service*>& services);

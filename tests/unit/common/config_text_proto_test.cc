@@ -1,0 +1,68 @@
+#include "common/config/text_proto.h"
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/echo.pb.h"
+
+namespace lockstep::config {
+namespace {
+
+using test::EchoMessage;
+using testing::HasSubstr;
+
+class TextProtoTest : public testing::Test {
+ protected:
+  std::string Write(const std::string& text) {
+    const std::string path = testing::TempDir() + "/text_proto_test.textproto";
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+  std::string ErrorOf(const std::string& text) {
+    const absl::Status status = LoadTextProto<EchoMessage>(Write(text)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+};
+
+TEST_F(TextProtoTest, ReadsFieldsAndComments) {
+  const auto message = LoadTextProto<EchoMessage>(Write("# why\ntext: \"a\"\nindex: 7\n"));
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(message->text(), "a");
+  EXPECT_EQ(message->index(), 7);
+}
+
+TEST_F(TextProtoTest, EmptyFileIsTheDefaults) {
+  EXPECT_TRUE(LoadTextProto<EchoMessage>(Write("")).ok());
+}
+
+TEST_F(TextProtoTest, UnknownFieldIsAnErrorWithFileLineAndColumn) {
+  const std::string error = ErrorOf("index: 1\n  colour: 2\n");
+  EXPECT_THAT(error, HasSubstr("text_proto_test.textproto:2:9: "));
+  EXPECT_THAT(error, HasSubstr("colour"));
+}
+
+TEST_F(TextProtoTest, WrongTypeRangeAndSyntaxAreErrorsWithTheirLine) {
+  EXPECT_THAT(ErrorOf("\n\nindex: \"x\""), HasSubstr(":3:8: "));
+  EXPECT_THAT(ErrorOf("index: 99999999999999999999"), HasSubstr(":1:8: "));
+  EXPECT_THAT(ErrorOf("text: \"open"), HasSubstr(":1:"));
+  EXPECT_THAT(ErrorOf("index 5"), HasSubstr(":1:"));
+}
+
+TEST_F(TextProtoTest, FieldGivenTwiceIsAnError) {
+  EXPECT_THAT(ErrorOf("index: 1\nindex: 2\n"), HasSubstr(":2:"));
+}
+
+TEST_F(TextProtoTest, UnreadableFileIsAnErrorThatNamesIt) {
+  const absl::Status absent = LoadTextProto<EchoMessage>("/nonexistent/a.textproto").status();
+  EXPECT_EQ(absent.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(absent.message()), HasSubstr("/nonexistent/a.textproto"));
+  const absl::Status directory = LoadTextProto<EchoMessage>(testing::TempDir()).status();
+  EXPECT_FALSE(directory.ok());
+}
+
+}  // namespace
+}  // namespace lockstep::config
