@@ -2,7 +2,7 @@
 // Llama 3.1: the same ids for every generated line, and text that comes back from the ids. What is
 // compared is prepared by setup.sh; the test is skipped where that could not run.
 //
-// The reference knows Unicode 17, our libraries Unicode 14 (as Hugging Face's own Oniguruma does).
+// The reference knows Unicode 17, our libraries Unicode 14.
 // Lines with newer code points are a set of their own, in which a difference is allowed only where
 // a line holds a code point that our Unicode has not assigned.
 
