@@ -49,9 +49,9 @@ HWY_INLINE VF Exp2(VF x) {
   return hn::IfThenZeroElse(underflow, hn::Mul(p, PowerOfTwo(rounded, 0)));
 }
 
-// e^x; exactly 0 below -87, infinite above 88.73, NaN of NaN.
+// e^x; exactly 0 below -86, infinite above 88.73, NaN of NaN.
 HWY_INLINE VF Exp(VF x) {
-  const VF low = Splat(-87.0f);
+  const VF low = Splat(-86.0f);  // Where halves of results are still normal.
   const VF high = Splat(89.0f);
   const auto underflow = hn::Lt(x, low);
   VF clamped = hn::IfThenElse(underflow, low, x);

@@ -99,7 +99,7 @@ float Exp2(float x) {
 }
 
 float Exp(float x) {
-  if (x < -87) return 0;
+  if (x < -86) return 0;
   if (x > 89) return std::numeric_limits<float>::infinity();
   // The rounder is part of the FMA: n comes from one rounding of x * log2(e).
   const float n = std::fma(x, kLog2E, 0x1.8p23f) - 0x1.8p23f;
