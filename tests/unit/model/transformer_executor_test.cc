@@ -1,0 +1,174 @@
+#include "services/worker/model/transformer_executor.h"
+
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/factory.h"
+#include "services/worker/model/model_factory.h"
+#include "tests/support/checkpoint_writer.h"
+#include "tests/unit/model/step_driver.h"
+
+// Whatever a step holds beside a sequence, however its prompt was cut and wherever its KV lies, its
+// ids and logprob bits are those of running it alone.
+namespace lockstep::worker {
+namespace {
+
+using testing::Blocks;
+using testing::DifferenceOf;
+using testing::DrivenSequence;
+using testing::Schedule;
+using testing::TinyModel;
+using testing::Trace;
+
+constexpr int kPromptTokens = 150;
+constexpr int kNewTokens = 24;
+constexpr int kSequenceBlocks = 6;  // Of 32 tokens.
+
+LoadedModel Load(const std::string& directory, ModelOptions options, int threads = 1) {
+  options.model = directory;
+  auto kernels = kernels::CreateKernelSet({.backend = "cpu", .threads = threads});
+  LOCKSTEP_CHECK(kernels.ok()) << kernels.status().ToString();
+  absl::StatusOr<LoadedModel> model = LoadModel(options, *std::move(kernels));
+  LOCKSTEP_CHECK(model.ok()) << model.status().ToString();
+  return *std::move(model);
+}
+
+ModelOptions SmallOptions() {
+  return {.split_kv_size = 64, .kv_bytes = 24 << 20, .sequences_max = 40, .chunk_tokens = 320};
+}
+
+DrivenSequence Sampled(int vocabulary) {
+  DrivenSequence sequence;
+  sequence.prompt = testing::RandomIds(11, kPromptTokens, vocabulary);
+  sequence.new_tokens = kNewTokens;
+  sequence.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
+  return sequence;
+}
+
+Schedule Alone() { return {.blocks = Blocks(0, 1, kSequenceBlocks)}; }
+
+struct NamedModel {
+  std::string name;
+  TinyModel tiny;
+  std::string directory;  // Instead of `tiny`.
+};
+
+class InvarianceTest : public ::testing::TestWithParam<NamedModel> {
+ protected:
+  InvarianceTest() {
+    directory_ = GetParam().directory;
+    if (directory_.empty()) {
+      directory_ = temporary_.File("model");
+      testing::WriteCheckpoint(directory_, GetParam().tiny);
+    }
+    model_ = Load(directory_, SmallOptions());
+    sequence_ = Sampled(model_.facts.vocabulary);
+    expected_ = testing::Drive(model_.executor.get(), sequence_, Alone());
+  }
+
+  testing::TemporaryDirectory temporary_;
+  std::string directory_;
+  LoadedModel model_;
+  DrivenSequence sequence_;
+  Trace expected_;
+};
+
+TEST_P(InvarianceTest, RepeatsItself) {
+  ASSERT_EQ(expected_.ids.size(), size_t{kNewTokens});
+  ASSERT_EQ(expected_.scored.raw.size(), size_t{kPromptTokens - 1});
+  EXPECT_EQ(expected_.drawn.top_ids.size(), size_t{3 * kNewTokens});
+  EXPECT_EQ(expected_.drawn.chosen_logprobs.size(), size_t{2 * kNewTokens});
+  EXPECT_EQ(DifferenceOf(testing::Drive(model_.executor.get(), sequence_, Alone()), expected_), "");
+}
+
+TEST_P(InvarianceTest, PrefillCutsDoNotShow) {
+  const std::vector<std::vector<int>> cuts = {
+      {64, 128}, {1}, {31, 32, 33}, {149}, {7, 63, 65, 127}};
+  for (const std::vector<int>& cut : cuts) {
+    Schedule schedule = Alone();
+    schedule.cuts = cut;
+    EXPECT_EQ(DifferenceOf(testing::Drive(model_.executor.get(), sequence_, schedule), expected_),
+              "")
+        << "first cut " << cut.front();
+  }
+}
+
+TEST_P(InvarianceTest, DecodingThePromptTokenByTokenEqualsPrefill) {
+  Schedule schedule = Alone();
+  schedule.cuts.resize(kPromptTokens - 1);
+  std::iota(schedule.cuts.begin(), schedule.cuts.end(), 1);
+  const Trace trace = testing::Drive(model_.executor.get(), sequence_, schedule);
+  EXPECT_EQ(trace.rows_step_max, 1);
+  EXPECT_EQ(DifferenceOf(trace, expected_), "");
+}
+
+TEST_P(InvarianceTest, BlockPlacementAndPoisonedBlocksDoNotShow) {
+  Schedule schedule;
+  schedule.blocks = Blocks(60, -7, kSequenceBlocks);
+  for (int block = 0; block < 64; ++block) {
+    if (std::count(schedule.blocks.begin(), schedule.blocks.end(), block) == 0) {
+      schedule.poisoned.push_back(block);
+    }
+  }
+  ASSERT_GE(model_.executor->kv_block_count(), 64);
+  // The sequence's own blocks hold NaN beyond what it has written.
+  for (const int32_t block : schedule.blocks) model_.executor->PoisonKvBlock(block);
+  EXPECT_EQ(DifferenceOf(testing::Drive(model_.executor.get(), sequence_, schedule), expected_),
+            "");
+}
+
+TEST_P(InvarianceTest, NeighboursDoNotShow) {
+  for (const int neighbours : {1, 2, 7, 32}) {
+    Schedule schedule = Alone();
+    schedule.cuts = {64};
+    schedule.neighbours = neighbours;
+    schedule.neighbour_blocks = Blocks(kSequenceBlocks, 1, 2 * neighbours);
+    const Trace trace = testing::Drive(model_.executor.get(), sequence_, schedule);
+    EXPECT_EQ(trace.sequences_step_max, neighbours + 1);
+    EXPECT_EQ(DifferenceOf(trace, expected_), "") << neighbours << " neighbours";
+  }
+}
+
+TEST_P(InvarianceTest, ScoringAnAnswerGivesTheBitsThatDrawingItGave) {
+  const LogprobBlock scored =
+      testing::Score(model_.executor.get(), sequence_, expected_.ids, Alone());
+  ASSERT_EQ(scored.raw.size(), size_t{kPromptTokens - 1 + kNewTokens});
+  LogprobBlock generated = expected_.scored;
+  generated.raw.insert(generated.raw.end(), expected_.drawn.raw.begin(), expected_.drawn.raw.end());
+  EXPECT_EQ(scored.raw, generated.raw);
+  const std::vector<float> tail(scored.scaled.end() - kNewTokens, scored.scaled.end());
+  EXPECT_EQ(tail, expected_.drawn.scaled);
+}
+
+TEST_P(InvarianceTest, PiecesOfTheLogitsDoNotShow) {
+  ModelOptions options = SmallOptions();
+  options.logits_bytes_max = 1;  // One row at a time.
+  const LoadedModel pieces = Load(directory_, options);
+  Schedule schedule = Alone();
+  schedule.neighbours = 4;
+  schedule.neighbour_blocks = Blocks(kSequenceBlocks, 1, 8);
+  EXPECT_EQ(DifferenceOf(testing::Drive(pieces.executor.get(), sequence_, schedule), expected_),
+            "");
+}
+
+TEST_P(InvarianceTest, ThreadsDoNotShow) {
+  const LoadedModel threaded = Load(directory_, SmallOptions(), 3);
+  EXPECT_EQ(DifferenceOf(testing::Drive(threaded.executor.get(), sequence_, Alone()), expected_),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, InvarianceTest,
+    ::testing::Values(NamedModel{.name = "Bf16", .tiny = {.seed = 3}},
+                      NamedModel{
+                          .name = "F32Tied",
+                          .tiny = {.seed = 4, .stored = testing::StoredType::kF32, .tied = true}}),
+    [](const ::testing::TestParamInfo<NamedModel>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace lockstep::worker
