@@ -146,8 +146,12 @@ class WritingHandler : public Base {
   // After a kFull: there is room again.
   virtual void OnOutboxDrained() {}
 
-  bool WritesPendingLocked() override { return !outbox_.empty(); }
-  void DropWritesLocked() override { outbox_.DropWaiting(); }
+  bool WritesPendingLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(this->mutex_) override {
+    return !outbox_.empty();
+  }
+  void DropWritesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(this->mutex_) override {
+    outbox_.DropWaiting();
+  }
 
  private:
   void WriteNextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(this->mutex_) {

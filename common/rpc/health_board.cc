@@ -49,7 +49,8 @@ bool HealthBoard::ready() const {
 
 void HealthBoard::PublishLocked() {
   if (service_ == nullptr) return;
-  service_->SetServingStatus(ready_);  // every name, and the empty one
+  // By name, never by the call that sets all: a probe must not see one name's value under another.
+  service_->SetServingStatus("", ready_);
   service_->SetServingStatus("ready", ready_);
   service_->SetServingStatus("live", live_);
   service_->SetServingStatus("started", started_);

@@ -31,15 +31,15 @@ struct ServerOptions {
 // One gRPC server: services, grpc.health.v1 and reflection. Handlers run on gRPC's threads.
 // Thread-safe.
 //
-//   LOCKSTEP_ASSIGN_OR_RETURN(auto server, rpc::Server::Start({.address = "[::]:7100"},
-//   {&service})); server->health().SetReady(true);
+//   LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start({.address = "[::]:7100"}, {&service_}));
+//   server_->health().SetReady(true);
 class Server {
   struct Private {};
 
  public:
   // `services` must outlive the server. kInvalidArgument for an address that cannot be read;
-  // kFailedPrecondition when it cannot be listened on,
-  // for example because another process has the port: ports are never shared.
+  // kFailedPrecondition when it cannot be listened on, for example because another process has the
+  // port: ports are never shared.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        const std::vector<grpc::Service*>& services);
   // For Start().
