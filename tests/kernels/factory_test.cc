@@ -1,0 +1,36 @@
+#include "kernels/factory.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(FactoryTest, MakesTheCpuBackend) {
+  const auto kernels = CreateKernelSet({.backend = "cpu", .threads = 1});
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  EXPECT_EQ((*kernels)->traits().name, "cpu");
+}
+
+TEST(FactoryTest, ZeroThreadsIsOnePerCore) {
+  EXPECT_TRUE(CreateKernelSet({.backend = "cpu", .threads = 0}).ok());
+  EXPECT_EQ(CreateKernelSet({.backend = "cpu", .threads = -1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FactoryTest, NamesABackendThatThisBuildLacks) {
+  const absl::Status status = CreateKernelSet({.backend = "cuda"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cuda"));
+}
+
+TEST(FactoryTest, RefusesAnUnknownBackend) {
+  const absl::Status status = CreateKernelSet({.backend = "tpu"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tpu"));
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
