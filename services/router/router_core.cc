@@ -59,6 +59,7 @@ void RouterCore::Cancel(GatewayId gateway, uint64_t handle) {
   if (record == nullptr) return;  // It has ended meanwhile.
   Stop(record);
   EndAborted(record);
+  PlaceWaiting();
 }
 
 void RouterCore::AddCredit(GatewayId gateway, uint64_t handle, int64_t tokens) {
@@ -81,6 +82,7 @@ void RouterCore::GatewayLost(GatewayId gateway) {
   if (!records.empty()) {
     deps_.logger.Info("gateway_lost", {{"gateway", gateway}, {"sequences", records.size()}});
   }
+  PlaceWaiting();
 }
 
 void RouterCore::SchedulerConnected() {
@@ -188,19 +190,17 @@ void RouterCore::AdmissionFailed(uint64_t admit_handle, const absl::Status& erro
   deps_.metrics->admission_errors[error.code()].Increment();
   table_.AddAdmitting(record->candidates.front(), -1);
   ledger_.SetWaiting(record, deps_.clock->Now());
-  switch (error.code()) {
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kDeadlineExceeded:
-      return EndAborted(record);
-    case absl::StatusCode::kUnavailable:
-      return BackOff(record, base::GetRetryAdvice(error).delay);
-    case absl::StatusCode::kResourceExhausted:
-      // A full queue is an answer for a newcomer, but no reason to drop what has been started.
-      if (record->attempt > 0) return BackOff(record, base::GetRetryAdvice(error).delay);
-      return EndWithError(record, error);
-    default:
-      return EndWithError(record, error);
+  // A full queue is an answer for a newcomer, but no reason to drop what has been started.
+  const bool retry =
+      absl::IsUnavailable(error) || (absl::IsResourceExhausted(error) && record->attempt > 0);
+  if (absl::IsAborted(error) || absl::IsDeadlineExceeded(error)) {
+    EndAborted(record);
+  } else if (retry) {
+    BackOff(record, base::GetRetryAdvice(error).delay);
+  } else {
+    EndWithError(record, error);
   }
+  PlaceWaiting();
 }
 
 void RouterCore::Withdraw(SequenceRecord* record) {

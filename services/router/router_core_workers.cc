@@ -102,7 +102,8 @@ void RouterCore::AcceptDelta(SequenceRecord* record, SequenceDelta delta) {
                           absl::InternalError(absl::StrCat("results differ between attempts: ",
                                                            accepted.status().message())));
     }
-    return Failover(record, FailoverCause::kBadFrame, accepted.status());
+    return Failover(record, FailoverCause::kBadFrame,
+                    absl::InternalError(accepted.status().message()));
   }
   deps_.metrics->duplicate_positions.Increment(static_cast<double>(accepted->duplicate_positions));
   deps_.metrics->tokens.Increment(static_cast<double>(accepted->new_tokens));
@@ -157,7 +158,9 @@ void RouterCore::StreamClosed(StreamId stream, const absl::Status& status) {
   const bool suspicious = !absl::IsFailedPrecondition(status);
   for (SequenceRecord* record : ledger_.RunningOn(worker)) {
     if (suspicious) record->streams_lost.push_back(worker);
-    Failover(record, FailoverCause::kStreamBroken, status);
+    Failover(record, FailoverCause::kStreamBroken,
+             absl::UnavailableError(absl::StrCat("stream to worker ", worker.id.value(),
+                                                 " closed: ", status.message())));
   }
   table_.Sweep();
   PlaceWaiting();
@@ -184,12 +187,8 @@ void RouterCore::LoseWorker(const WorkerKey& worker, bool blame) {
       suspects.push_back(record);
     }
     if (running) {
-      const uint64_t id = record->id;
       Failover(record, FailoverCause::kLeaseLost,
                absl::UnavailableError(absl::StrCat("worker ", worker.id.value(), " was lost")));
-      if (ledger_.FindById(id) == nullptr && !suspects.empty() && suspects.back() == record) {
-        suspects.pop_back();  // Its budget was spent.
-      }
     } else if (record->state == SequenceState::kAdmitting &&
                std::none_of(record->candidates.begin(), record->candidates.end(),
                             [&](const WorkerKey& key) { return table_.Find(key) != nullptr; })) {
@@ -231,8 +230,11 @@ void RouterCore::Failover(SequenceRecord* record, FailoverCause cause, const abs
   deps_.metrics->resumptions[cause].Increment();
   ++record->resumptions;
   GiveUpTicket(record, deps_.clock->Now());
-  // A hand-off is the worker's wish; it says nothing against another try.
-  if (cause != FailoverCause::kHandOff) Retry(record, why);
+  // A hand-off is the worker's wish and says nothing against another try; suspects are judged after
+  // all of a dead worker's sequences have been seen.
+  const bool judged =
+      cause == FailoverCause::kLeaseLost && record->workers_ended >= options_.poison_limit;
+  if (cause != FailoverCause::kHandOff && !judged) Retry(record, why);
 }
 
 void RouterCore::Retry(SequenceRecord* record, const absl::Status& why) {
@@ -240,7 +242,7 @@ void RouterCore::Retry(SequenceRecord* record, const absl::Status& why) {
     return EndWithError(
         record, base::WithRetryAdvice(
                     absl::Status(why.code(), absl::StrCat("retry budget spent: ", why.message())),
-                    {.retryable = true}));
+                    base::GetRetryAdvice(why)));
   }
   --record->retries_left;
   if (record->back_off == absl::ZeroDuration()) {
