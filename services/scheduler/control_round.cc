@@ -2,22 +2,35 @@
 
 namespace lockstep::scheduler {
 
-bool ControlRound::OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply) {
-  if (pending_.erase(worker) == 0) return false;
+void ControlRound::OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply) {
+  if (!pending_.contains(worker)) return;
   if (!reply.ok()) {
-    silent_.push_back(worker);
-    return true;
+    failed_.insert(worker);
+    return;
   }
+  pending_.erase(worker);
+  failed_.erase(worker);
   aborted_sequences_ += reply->aborted_sequences;
   freed_blocks_ += reply->freed_blocks;
   known_requests_.insert(reply->known_requests.begin(), reply->known_requests.end());
-  return false;
+}
+
+std::vector<WorkerName> ControlRound::TakeFailed() {
+  std::vector<WorkerName> failed(failed_.begin(), failed_.end());
+  failed_.clear();
+  return failed;
+}
+
+void ControlRound::OnLost(const WorkerName& worker) {
+  pending_.erase(worker);
+  failed_.erase(worker);
 }
 
 std::vector<WorkerName> ControlRound::TakeLate(absl::Time now) {
   if (now < deadline_ || pending_.empty()) return {};
   std::vector<WorkerName> late(pending_.begin(), pending_.end());
   pending_.clear();
+  failed_.clear();
   silent_.insert(silent_.end(), late.begin(), late.end());
   return late;
 }

@@ -17,7 +17,7 @@ namespace lockstep::scheduler {
 struct ControlCommand {
   std::vector<base::RequestId> abort_requests;
   bool abort_all = false;  // Sequences that entered before the admission epoch of the call.
-  bool hold = false;       // Sequences stop where they are.
+  bool hold = false;       // Sequences stop where they are. Set when it is sent.
   bool flush_cache = false;
   std::optional<std::string> flush_namespace;
 };
@@ -28,18 +28,20 @@ struct ControlReply {
   int64_t freed_blocks = 0;
 };
 
-// One command on its way to all living workers. Over when each has answered, was lost, or kept
-// silent until the deadline. Not thread-safe.
+// One command on its way to all living workers. Over when each has answered, was lost, or has not
+// answered by the deadline: a failed call is made again until then, since a worker that has just
+// registered may not know it yet. Not thread-safe.
 class ControlRound {
  public:
   ControlRound(const std::vector<WorkerName>& workers, absl::Time deadline)
       : pending_(workers.begin(), workers.end()), deadline_(deadline) {}
 
-  // An answer, or the error of a call: such a worker counts as silent. Returns true for a silent
-  // one that was waited for: its lease must end.
-  bool OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply);
+  // An answer, or the error of a call.
+  void OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply);
+  // Workers whose call failed since the last time, to be called again.
+  std::vector<WorkerName> TakeFailed();
   // Its lease has ended; nobody waits for it any longer.
-  void OnLost(const WorkerName& worker) { pending_.erase(worker); }
+  void OnLost(const WorkerName& worker);
   // After the deadline: those that did not answer, now silent.
   std::vector<WorkerName> TakeLate(absl::Time now);
 
@@ -52,6 +54,7 @@ class ControlRound {
 
  private:
   absl::btree_set<WorkerName> pending_;
+  absl::btree_set<WorkerName> failed_;  // Of the pending ones.
   const absl::Time deadline_;
   int64_t aborted_sequences_ = 0;
   int64_t freed_blocks_ = 0;

@@ -111,7 +111,7 @@ absl::StatusOr<SchedulerCore::RegisterAnswer> SchedulerCore::Register(
   AdoptHeld(worker, registration.held, /*believe_all=*/true);
   if (!registration.held.empty()) {
     // It may have missed an abort of everything, or a hold, while it was not registered.
-    SendTo(worker, OperationId(), state_.abort_epoch, {.abort_all = true, .hold = holding()});
+    SendTo(worker, OperationId(), state_.abort_epoch, {.abort_all = true});
   }
   ++counters_.registered;
   decisions_.workers_changed = true;
@@ -259,11 +259,7 @@ void SchedulerCore::Tick() {
     OnLeaseEnded(name, LeaseEnd::kExpired);
   }
   RefuseAll(queue_.TakeExpired(now), absl::DeadlineExceededError("waited too long for a worker"));
-  for (auto& [id, operation] : operations_) {
-    for (const WorkerName& late : operation.round.TakeLate(now)) {
-      if (registry_.Remove(late, LeaseEnd::kRevoked)) OnLeaseEnded(late, LeaseEnd::kRevoked);
-    }
-  }
+  TickOperations();
   audit_.Expire(now);
   aborted_.Expire(now);
   if (recovering_ && now >= recovering_until_) EndRecovery();

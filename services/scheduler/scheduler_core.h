@@ -101,6 +101,8 @@ class SchedulerCore {
  private:
   struct Operation {
     ControlRound round;
+    ControlCommand command;
+    base::Epoch epoch;  // When it began.
     OperationResult result;
     std::vector<base::RequestId> requests;  // Of Abort: not in the queue, so perhaps unknown.
     bool drains = false;                    // A pause in wait mode.
@@ -142,7 +144,9 @@ class SchedulerCore {
   Operation& Begin(const ControlCommand& command);
   absl::Status BumpEpoch(PersistentState next);
   void SendTo(const WorkerRegistry::Worker& worker, OperationId operation, base::Epoch epoch,
-              const ControlCommand& command);
+              ControlCommand command);
+  // Ends the leases of workers that kept silent, and calls others again whose call failed.
+  void TickOperations();
   bool holding() const { return state_.pause == PauseMode::kKeep; }
   void FinishOperations();
   // What may follow from any event that ended something.

@@ -15,7 +15,7 @@ absl::StatusOr<OperationId> SchedulerCore::AbortAll() {
   const std::vector<AdmissionQueue::Waiting> queued = queue_.TakeIf(
       [&](const AdmissionRequest& request) { return request.entry_epoch < state_.abort_epoch; });
   RefuseAll(queued, absl::AbortedError("everything was aborted"));
-  Operation& operation = Begin({.abort_all = true, .hold = holding()});
+  Operation& operation = Begin({.abort_all = true});
   operation.result.aborted_sequences = static_cast<int64_t>(queued.size());
   const OperationId id = operation.result.operation;
   Settle();
@@ -34,8 +34,7 @@ absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::Request
   absl::flat_hash_set<base::RequestId> missing = ids;
   for (const AdmissionQueue::Waiting& waiting : queued) missing.erase(waiting.request.request);
 
-  Operation& operation =
-      Begin({.abort_requests = {requests.begin(), requests.end()}, .hold = holding()});
+  Operation& operation = Begin({.abort_requests = requests});
   operation.result.aborted_sequences = static_cast<int64_t>(queued.size());
   operation.requests.assign(missing.begin(), missing.end());
   const OperationId id = operation.result.operation;
@@ -47,8 +46,7 @@ absl::StatusOr<OperationId> SchedulerCore::Pause(PauseMode mode) {
   PersistentState next = state_;
   next.pause = mode;
   LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(std::move(next)));
-  Operation& operation =
-      Begin({.abort_all = mode == PauseMode::kAbort, .hold = mode == PauseMode::kKeep});
+  Operation& operation = Begin({.abort_all = mode == PauseMode::kAbort});
   operation.drains = mode == PauseMode::kWait;
   const OperationId id = operation.result.operation;
   Settle();
@@ -72,8 +70,7 @@ absl::StatusOr<OperationId> SchedulerCore::Resume() {
 
 OperationId SchedulerCore::FlushCache(std::optional<std::string> cache_namespace) {
   const OperationId id =
-      Begin({.hold = holding(), .flush_cache = true, .flush_namespace = std::move(cache_namespace)})
-          .result.operation;
+      Begin({.flush_cache = true, .flush_namespace = std::move(cache_namespace)}).result.operation;
   Settle();
   return id;
 }
@@ -85,29 +82,43 @@ SchedulerCore::Operation& SchedulerCore::Begin(const ControlCommand& command) {
     workers.push_back(worker.name);
     SendTo(worker, id, state_.admission_epoch, command);
   }
-  Operation operation{.round = ControlRound(workers, clock_->Now() + options_.control_timeout)};
+  Operation operation{.round = ControlRound(workers, clock_->Now() + options_.control_timeout),
+                      .command = command,
+                      .epoch = state_.admission_epoch};
   operation.result.operation = id;
   return operations_.emplace(id, std::move(operation)).first->second;
 }
 
 void SchedulerCore::SendTo(const WorkerRegistry::Worker& worker, OperationId operation,
-                           base::Epoch epoch, const ControlCommand& command) {
+                           base::Epoch epoch, ControlCommand command) {
+  // A command that is sent again after a Resume must not stop the sequences once more.
+  command.hold = holding();
   decisions_.calls.push_back({.operation = operation,
                               .worker = worker.name,
                               .address = worker.address,
                               .scheduler_epoch = state_.scheduler_epoch,
                               .admission_epoch = epoch,
-                              .command = command});
+                              .command = std::move(command)});
 }
 
 void SchedulerCore::OnControlReply(OperationId operation, const WorkerName& worker,
                                    const absl::StatusOr<ControlReply>& reply) {
   const auto it = operations_.find(operation);
   if (it == operations_.end()) return;
-  if (it->second.round.OnReply(worker, reply) && registry_.Remove(worker, LeaseEnd::kRevoked)) {
-    OnLeaseEnded(worker, LeaseEnd::kRevoked);
-  }
+  it->second.round.OnReply(worker, reply);
   Settle();
+}
+
+void SchedulerCore::TickOperations() {
+  for (auto& [id, operation] : operations_) {
+    for (const WorkerName& late : operation.round.TakeLate(clock_->Now())) {
+      if (registry_.Remove(late, LeaseEnd::kRevoked)) OnLeaseEnded(late, LeaseEnd::kRevoked);
+    }
+    for (const WorkerName& failed : operation.round.TakeFailed()) {
+      const WorkerRegistry::Worker* worker = registry_.Find(failed);
+      if (worker != nullptr) SendTo(*worker, id, operation.epoch, operation.command);
+    }
+  }
 }
 
 void SchedulerCore::FinishOperations() {
