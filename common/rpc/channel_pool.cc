@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/rpc/callback_threads.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -42,6 +43,7 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ChannelOptions& options) {
+  HoldCallbackThreads();
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
                                    MakeArguments(options));
 }

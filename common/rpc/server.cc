@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/callback_threads.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
@@ -57,6 +58,7 @@ absl::Status CheckAddress(const std::string& address) {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
                                                       const std::vector<grpc::Service*>& services) {
   LOCKSTEP_RETURN_IF_ERROR(CheckAddress(options.address));
+  HoldCallbackThreads();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

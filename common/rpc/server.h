@@ -50,7 +50,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Not ready, no new calls; calls in flight may end until `deadline`, then they are cancelled.
-  // Returns when all handlers are done. A later call does nothing.
+  // Returns when all handlers are done, so never call it from one. A later call does nothing.
   void Drain(absl::Time deadline);
   // Drain without grace.
   void Shutdown();

@@ -27,7 +27,7 @@ class EchoFixture : public testing::Test {
   }
   ~EchoFixture() override {
     stub_.reset();
-    server_->Shutdown();
+    if (server_ != nullptr) server_->Shutdown();
     EXPECT_TRUE(service_.tally.alive.WaitFor(0));
     EXPECT_TRUE(client_.alive.WaitFor(0));
   }

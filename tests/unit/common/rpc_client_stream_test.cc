@@ -196,5 +196,28 @@ TEST_F(ClientStreamTest, CancelledUnaryCallAnswersOnce) {
   handler.reset();
 }
 
+// gRPC would end its callback threads with the last channel, and the thread that drops it here
+// would wait for itself.
+TEST_F(ClientStreamTest, TheLastChannelOfTheProcessMayGoInsideACallback) {
+  service_.unary.start = [](UnaryEcho& handler) { handler.Respond(EchoMessage()); };
+  for (int i = 0; i < 5; ++i) {
+    WaitableCount alone;
+    WaitableCount done;
+    CallUnary(stub_->async(), &EchoAsync::Unary, MakeEcho(1), {}, [&](absl::StatusOr<EchoMessage>) {
+      EXPECT_TRUE(alone.WaitFor(1));
+      done.Add(1);
+    });
+    ASSERT_TRUE(service_.tally.closed.WaitFor(2 * i + 1));
+    stub_.reset();
+    server_.reset();
+    alone.Add(1);
+    ASSERT_TRUE(done.WaitFor(1));
+    server_ = Server::Start({.address = "127.0.0.1:0"}, {&service_}).value();
+    Connect();
+    ASSERT_TRUE(Call({}).ok());
+    ASSERT_TRUE(service_.tally.closed.WaitFor(2 * i + 2));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::rpc
