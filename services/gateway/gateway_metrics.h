@@ -1,0 +1,53 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/metrics/buckets.h"
+#include "common/metrics/metric.h"
+#include "lockstep/v1/types.pb.h"
+
+namespace lockstep::gateway {
+
+struct GatewayMetrics {
+  explicit GatewayMetrics(metrics::Registry* registry)
+      : requests(registry, "lockstep_gateway_requests_total",
+                 "Requests that ended, by status code of the whole request.", "code",
+                 metrics::StatusCodeLabels()),
+        samples(registry, "lockstep_gateway_samples_total", "Samples that ended, by reason.",
+                "reason", {"unspecified", "stop", "length", "abort", "error", "partial"}),
+        prompt_tokens(registry, "lockstep_gateway_prompt_tokens_total",
+                      "Prompt tokens of accepted requests."),
+        generated_tokens(registry, "lockstep_gateway_generated_tokens_total",
+                         "Tokens delivered to the ledger."),
+        resubmissions(registry, "lockstep_gateway_resubmissions_total",
+                      "Sequences given to another router because theirs was lost."),
+        bit_mismatches(registry, "lockstep_gateway_bit_mismatches_total",
+                       "Positions that came twice with other bits. Must stay 0."),
+        attached(registry, "lockstep_gateway_attached_total",
+                 "Calls that attached to a running or kept answer of the same request id."),
+        samples_open(registry, "lockstep_gateway_samples_open", "Samples in work now."),
+        kept_bytes(registry, "lockstep_gateway_kept_result_bytes",
+                   "Bytes of finished answers kept for a retry."),
+        routers_connected(registry, "lockstep_gateway_routers_connected",
+                          "Routers with an open stream."),
+        request_seconds(registry, "lockstep_gateway_request_seconds",
+                        "Time from acceptance of a request to its end.",
+                        metrics::RequestSecondsBuckets()),
+        first_token_seconds(registry, "lockstep_gateway_first_token_seconds",
+                            "Time from acceptance of a request to the first token of a sample.",
+                            metrics::LatencySecondsBuckets()) {}
+
+  metrics::CounterBy<absl::StatusCode> requests;
+  metrics::CounterBy<v1::FinishReason> samples;
+  metrics::Counter prompt_tokens;
+  metrics::Counter generated_tokens;
+  metrics::Counter resubmissions;
+  metrics::Counter bit_mismatches;
+  metrics::Counter attached;
+  metrics::Gauge samples_open;
+  metrics::Gauge kept_bytes;
+  metrics::Gauge routers_connected;
+  metrics::Histogram request_seconds;
+  metrics::Histogram first_token_seconds;
+};
+
+}  // namespace lockstep::gateway

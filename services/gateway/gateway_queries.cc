@@ -1,0 +1,116 @@
+#include "services/gateway/gateway_queries.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+#include "services/text/incremental_detokenizer.h"
+
+namespace lockstep::gateway {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+absl::Status NoTokenizer() {
+  return absl::FailedPreconditionError("this gateway has no tokenizer (tokenizer_dir is not set)");
+}
+
+int64_t Blocks(int64_t tokens, int64_t block_tokens) {
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::TokenizeResponse> AnswerTokenize(const text::Tokenizer* tokenizer,
+                                                    const v1::TokenizeRequest& request) {
+  if (tokenizer == nullptr) return NoTokenizer();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<int32_t> ids,
+      tokenizer->Encode(request.text(), {.adds_special_tokens = request.add_special_tokens()}));
+  v1::TokenizeResponse response;
+  response.set_ids(std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * 4));
+  return response;
+}
+
+absl::StatusOr<v1::DetokenizeResponse> AnswerDetokenize(
+    const std::shared_ptr<const text::Tokenizer>& tokenizer, const ClusterView& cluster,
+    const v1::DetokenizeRequest& request) {
+  if (tokenizer == nullptr) return NoTokenizer();
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto limits, cluster.Limits());
+  LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.ids(), "ids", limits->vocabulary));
+  text::IncrementalDetokenizer detokenizer(tokenizer, request.skip_special_tokens());
+  v1::DetokenizeResponse response;
+  for (const int64_t id : request.ids()) {
+    detokenizer.Feed(static_cast<int32_t>(id), response.mutable_text());
+  }
+  response.set_text_tail_bytes(std::string(detokenizer.tail_bytes()));
+  return response;
+}
+
+absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starter,
+                                                    const ClusterView& cluster,
+                                                    double tokens_per_second,
+                                                    const v1::EstimateRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetClusterInfoResponse info, cluster.Info());
+  const int64_t block_tokens = std::max<int64_t>(1, info.kv_block_tokens());
+  v1::EstimateResponse response;
+  response.set_fits(true);
+  for (int i = 0; i < request.requests_size(); ++i) {
+    const absl::StatusOr<ValidRequest> valid = starter.Validate(request.requests(i));
+    if (!valid.ok()) {
+      return absl::Status(valid.status().code(),
+                          absl::StrCat("requests[", i, "].", valid.status().message()));
+    }
+    const int64_t prompt = static_cast<int64_t>(valid->prompt_ids.size());
+    const int64_t generated = valid->effective.stop().max_new_tokens();
+    response.set_prompt_tokens(response.prompt_tokens() + prompt);
+    response.set_generated_tokens_max(response.generated_tokens_max() + valid->n * generated);
+    // Whole blocks of the prompt are shared by the samples of a group.
+    const int64_t shared = prompt / block_tokens;
+    const int64_t own = Blocks(prompt + generated, block_tokens) - shared;
+    response.set_kv_blocks_max(response.kv_blocks_max() + shared + valid->n * own);
+  }
+  for (const v1::WorkerState& worker : info.workers()) {
+    response.set_kv_blocks_cluster(response.kv_blocks_cluster() + worker.kv_blocks());
+  }
+  if (tokens_per_second > 0) {
+    response.set_expected_seconds(static_cast<double>(response.generated_tokens_max()) /
+                                  tokens_per_second);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::GetServerInfoResponse> AnswerServerInfo(const ClusterView& cluster) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto limits, cluster.Limits());
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetClusterInfoResponse info, cluster.Info());
+  v1::GetServerInfoResponse response;
+  response.set_version(kVersion);
+  *response.mutable_fingerprint() = limits->fingerprint;
+  response.set_fingerprint_digest(limits->fingerprint_digest);
+  response.set_model(limits->model_name);
+  response.set_context_tokens_max(limits->context_tokens_max);
+  response.set_vocabulary(limits->vocabulary);
+  response.mutable_eos_ids()->Add(limits->eos_ids.begin(), limits->eos_ids.end());
+  response.set_generation_config_json(limits->generation_config_json);
+  response.set_message_bytes_max(limits->message_bytes_max);
+  for (const v1::WorkerState& state : info.workers()) {
+    v1::WorkerInfo* worker = response.add_workers();
+    worker->set_worker_id(state.worker().worker_id());
+    worker->set_incarnation(state.worker().incarnation());
+    worker->set_address(state.address());
+    worker->set_running_sequences(state.running_sequences());
+    worker->set_kv_blocks_free(state.kv_blocks_free());
+    worker->set_kv_blocks(state.kv_blocks());
+    worker->set_draining(state.draining());
+    worker->set_metrics_address(state.metrics_address());
+  }
+  response.set_weight_version(limits->weight_version);
+  response.set_weights_digest(limits->weights_digest);
+  return response;
+}
+
+}  // namespace lockstep::gateway

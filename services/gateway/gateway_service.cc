@@ -1,0 +1,146 @@
+#include "services/gateway/gateway_service.h"
+
+#include <utility>
+
+#include "services/gateway/gateway_queries.h"
+#include "services/gateway/generate_handlers.h"
+
+namespace lockstep::gateway {
+namespace {
+
+using Scheduler = v1::SchedulerService::StubInterface::async_interface;
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Request* request,
+                                 Response* response,
+                                 typename LocalHandler<Request, Response>::Function function) {
+  return rpc::StartHandler<LocalHandler<Request, Response>>(std::move(function), context, request,
+                                                            response);
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Relay(v1::SchedulerService::StubInterface* scheduler,
+                                typename RelayHandler<Request, Response>::Method method,
+                                absl::Duration default_deadline,
+                                typename RelayHandler<Request, Response>::OnAnswer on_answer,
+                                grpc::CallbackServerContext* context, const Request* request,
+                                Response* response) {
+  return rpc::StartHandler<RelayHandler<Request, Response>>(
+      scheduler, method, default_deadline, std::move(on_answer), context, request, response);
+}
+
+}  // namespace
+
+GatewayService::GatewayService(const GatewayOptions& options, Parts parts)
+    : default_deadline_(options.default_deadline),
+      many_limits_{.slots_max = options.stream_slots, .idle_timeout = options.stream_idle_timeout},
+      parts_(std::move(parts)) {}
+
+grpc::ServerUnaryReactor* GatewayService::Generate(grpc::CallbackServerContext* context,
+                                                   const v1::GenerateRequest* request,
+                                                   v1::GenerateResponse* response) {
+  return rpc::StartHandler<GenerateHandler>(parts_.starter, context, request, response);
+}
+
+grpc::ServerWriteReactor<v1::GenerateDelta>* GatewayService::GenerateStream(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  return rpc::StartHandler<GenerateStreamHandler>(parts_.starter, context, request);
+}
+
+grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>*
+GatewayService::GenerateMany(grpc::CallbackServerContext* context) {
+  return rpc::StartHandler<GenerateManyHandler>(parts_.starter, many_limits_, parts_.clock,
+                                                parts_.streams, context);
+}
+
+grpc::ServerUnaryReactor* GatewayService::Score(grpc::CallbackServerContext* context,
+                                                const v1::ScoreRequest* request,
+                                                v1::ScoreResponse* response) {
+  return rpc::StartHandler<ScoreHandler>(parts_.starter, context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::Abort(grpc::CallbackServerContext* context,
+                                                const v1::AbortRequest* request,
+                                                v1::AbortResponse* response) {
+  // What waits here for a router is known to no worker and ends here.
+  auto end_own = [table = parts_.table](const v1::AbortRequest& abort, v1::AbortResponse*) {
+    if (abort.all()) {
+      for (const auto& generation : table->Running()) {
+        generation->EndEarly(v1::FINISH_REASON_ABORT);
+      }
+    }
+    for (const std::string& id : abort.request_ids()) {
+      if (const auto generation = table->Find(id)) {
+        generation->EndEarly(v1::FINISH_REASON_ABORT);
+      }
+    }
+  };
+  return Relay<v1::AbortRequest, v1::AbortResponse>(parts_.scheduler, &Scheduler::Abort,
+                                                    default_deadline_, std::move(end_own), context,
+                                                    request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::Pause(grpc::CallbackServerContext* context,
+                                                const v1::PauseRequest* request,
+                                                v1::PauseResponse* response) {
+  return Relay<v1::PauseRequest, v1::PauseResponse>(
+      parts_.scheduler, &Scheduler::Pause, default_deadline_, nullptr, context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::Resume(grpc::CallbackServerContext* context,
+                                                 const v1::ResumeRequest* request,
+                                                 v1::ResumeResponse* response) {
+  return Relay<v1::ResumeRequest, v1::ResumeResponse>(
+      parts_.scheduler, &Scheduler::Resume, default_deadline_, nullptr, context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::GetState(grpc::CallbackServerContext* context,
+                                                   const v1::GetStateRequest* request,
+                                                   v1::GetStateResponse* response) {
+  return Relay<v1::GetStateRequest, v1::GetStateResponse>(parts_.scheduler, &Scheduler::GetState,
+                                                          default_deadline_, nullptr, context,
+                                                          request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::FlushCache(grpc::CallbackServerContext* context,
+                                                     const v1::FlushCacheRequest* request,
+                                                     v1::FlushCacheResponse* response) {
+  return Relay<v1::FlushCacheRequest, v1::FlushCacheResponse>(
+      parts_.scheduler, &Scheduler::FlushCache, default_deadline_, nullptr, context, request,
+      response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::Tokenize(grpc::CallbackServerContext* context,
+                                                   const v1::TokenizeRequest* request,
+                                                   v1::TokenizeResponse* response) {
+  return Answer<v1::TokenizeRequest, v1::TokenizeResponse>(
+      context, request, response,
+      [this](const auto& r) { return AnswerTokenize(parts_.tokenizer.get(), r); });
+}
+
+grpc::ServerUnaryReactor* GatewayService::Detokenize(grpc::CallbackServerContext* context,
+                                                     const v1::DetokenizeRequest* request,
+                                                     v1::DetokenizeResponse* response) {
+  return Answer<v1::DetokenizeRequest, v1::DetokenizeResponse>(
+      context, request, response,
+      [this](const auto& r) { return AnswerDetokenize(parts_.tokenizer, *parts_.cluster, r); });
+}
+
+grpc::ServerUnaryReactor* GatewayService::Estimate(grpc::CallbackServerContext* context,
+                                                   const v1::EstimateRequest* request,
+                                                   v1::EstimateResponse* response) {
+  return Answer<v1::EstimateRequest, v1::EstimateResponse>(
+      context, request, response, [this](const auto& r) {
+        return AnswerEstimate(*parts_.starter, *parts_.cluster, parts_.throughput->per_second(), r);
+      });
+}
+
+grpc::ServerUnaryReactor* GatewayService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                        const v1::GetServerInfoRequest* request,
+                                                        v1::GetServerInfoResponse* response) {
+  return Answer<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+      context, request, response,
+      [this](const auto&) { return AnswerServerInfo(*parts_.cluster); });
+}
+
+}  // namespace lockstep::gateway

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <memory>
+
+#include "lockstep/v1/rollout.grpc.pb.h"
+#include "services/gateway/cluster_view.h"
+#include "services/gateway/gateway_options.h"
+#include "services/gateway/generate_many_handler.h"
+#include "services/gateway/operator_handlers.h"
+#include "services/gateway/request_starter.h"
+#include "services/gateway/throughput_meter.h"
+
+namespace lockstep::gateway {
+
+// The trainer's RPCs, one handler each; what is not overridden answers UNIMPLEMENTED.
+class GatewayService final : public v1::RolloutService::CallbackService {
+ public:
+  struct Parts {
+    const RequestStarter* starter = nullptr;
+    RequestTable* table = nullptr;
+    ClusterView* cluster = nullptr;
+    ManyStreams* streams = nullptr;
+    v1::SchedulerService::StubInterface* scheduler = nullptr;
+    std::shared_ptr<const text::Tokenizer> tokenizer;
+    const ThroughputMeter* throughput = nullptr;
+    const base::Clock* clock = nullptr;
+  };
+  GatewayService(const GatewayOptions& options, Parts parts);
+
+  grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
+                                     const v1::GenerateRequest* request,
+                                     v1::GenerateResponse* response) override;
+  grpc::ServerWriteReactor<v1::GenerateDelta>* GenerateStream(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>* GenerateMany(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
+                                  const v1::ScoreRequest* request,
+                                  v1::ScoreResponse* response) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const v1::AbortRequest* request,
+                                  v1::AbortResponse* response) override;
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
+                                  const v1::PauseRequest* request,
+                                  v1::PauseResponse* response) override;
+  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
+                                   const v1::ResumeRequest* request,
+                                   v1::ResumeResponse* response) override;
+  grpc::ServerUnaryReactor* GetState(grpc::CallbackServerContext* context,
+                                     const v1::GetStateRequest* request,
+                                     v1::GetStateResponse* response) override;
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
+                                       const v1::FlushCacheRequest* request,
+                                       v1::FlushCacheResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Estimate(grpc::CallbackServerContext* context,
+                                     const v1::EstimateRequest* request,
+                                     v1::EstimateResponse* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const v1::GetServerInfoRequest* request,
+                                          v1::GetServerInfoResponse* response) override;
+
+ private:
+  const absl::Duration default_deadline_;
+  const GenerateManyHandler::Limits many_limits_;
+  const Parts parts_;
+};
+
+}  // namespace lockstep::gateway

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "common/rpc/handler.h"
+#include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/request_starter.h"
+
+namespace lockstep::gateway {
+
+// Waits for the end of a generation, then calls a function once.
+class FinishObserver final : public GenerationObserver {
+ public:
+  explicit FinishObserver(absl::AnyInvocable<void()> done) : done_(std::move(done)) {}
+  void OnDelta(v1::GenerateDelta) override {}
+  void OnFinished() override { done_(); }
+  bool wants_deltas() const override { return false; }
+
+ private:
+  absl::AnyInvocable<void()> done_;
+};
+
+class GenerateHandler final : public rpc::UnaryHandler<v1::GenerateRequest, v1::GenerateResponse> {
+ public:
+  GenerateHandler(const RequestStarter* starter, grpc::CallbackServerContext* context,
+                  const v1::GenerateRequest* request, v1::GenerateResponse* response)
+      : UnaryHandler(context, request, response), starter_(starter) {}
+
+ private:
+  void Start() override;
+  void OnCancelled() override;
+
+  const RequestStarter* const starter_;
+  std::shared_ptr<Generation> generation_;
+  const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
+};
+
+class ScoreHandler final : public rpc::UnaryHandler<v1::ScoreRequest, v1::ScoreResponse> {
+ public:
+  ScoreHandler(const RequestStarter* starter, grpc::CallbackServerContext* context,
+               const v1::ScoreRequest* request, v1::ScoreResponse* response)
+      : UnaryHandler(context, request, response), starter_(starter) {}
+
+ private:
+  void Start() override;
+  void OnCancelled() override;
+
+  const RequestStarter* const starter_;
+  std::shared_ptr<Generation> generation_;
+  const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
+};
+
+// Token deltas as they come. A client that reads slowly stops its own sequences: credit is granted
+// as deltas leave.
+class GenerateStreamHandler final
+    : public rpc::ServerStreamHandler<v1::GenerateRequest, v1::GenerateDelta> {
+ public:
+  GenerateStreamHandler(const RequestStarter* starter, grpc::CallbackServerContext* context,
+                        const v1::GenerateRequest* request)
+      : ServerStreamHandler(context, request, rpc::kBoundedByCredit), starter_(starter) {}
+
+ private:
+  class Observer;
+  struct Sent {
+    int64_t sample = 0;
+    int64_t tokens = 0;
+  };
+  void Start() override;
+  void OnCancelled() override;
+  void OnWritten() override;
+  void Send(v1::GenerateDelta delta);
+
+  const RequestStarter* const starter_;
+  std::shared_ptr<Generation> generation_;
+  const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
+  base::Mutex sent_mutex_;
+  std::deque<Sent> sent_ ABSL_GUARDED_BY(sent_mutex_);  // Deltas not yet taken by the transport.
+};
+
+}  // namespace lockstep::gateway

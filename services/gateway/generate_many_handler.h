@@ -1,0 +1,97 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/clock.h"
+#include "common/rpc/handler.h"
+#include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/request_starter.h"
+
+namespace lockstep::gateway {
+
+class GenerateManyHandler;
+
+// Streams that need a look at the clock now and then. Thread-safe.
+class ManyStreams {
+ public:
+  void Add(std::weak_ptr<GenerateManyHandler> handler);
+  // Calls Tick of each stream that lives.
+  void Tick(absl::Time now);
+
+ private:
+  base::Mutex mutex_;
+  std::vector<std::weak_ptr<GenerateManyHandler>> handlers_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Many prompts over one stream. A prompt is read only when a slot is free, and a slot is freed when
+// its answer has left, so a client that does not read stops being read from.
+class GenerateManyHandler final
+    : public rpc::BidiHandler<v1::GenerateManyRequest, v1::GenerateManyResponse> {
+ public:
+  struct Limits {
+    int64_t slots_max = 0;
+    absl::Duration idle_timeout;
+  };
+  GenerateManyHandler(const RequestStarter* starter, Limits limits, const base::Clock* clock,
+                      ManyStreams* streams, grpc::CallbackServerContext* context)
+      : BidiHandler(context, rpc::kBoundedByCredit),
+        starter_(starter),
+        clock_(clock),
+        streams_(streams),
+        limits_(limits) {}
+
+  // Ends groups that have what was asked for, and the stream when its client does not read.
+  void Tick(absl::Time now);
+
+ private:
+  class Observer;
+  struct Item {
+    std::shared_ptr<Generation> generation;
+    const GenerationObserver* observer = nullptr;
+    int64_t samples_done = 0;  // Ended by themselves.
+    std::vector<bool> done;    // One a sample.
+    bool enough = false;       // The group may end early.
+  };
+  // A message under way; the last one of an answer frees the slot.
+  struct Sent {
+    bool frees_slot = false;
+    absl::Time since;
+  };
+
+  void Start() override;
+  void OnMessage(v1::GenerateManyRequest& request) override;
+  void OnHalfClose() override;
+  void OnCancelled() override;
+  void OnWritten() override;
+
+  absl::Status TakeOptions(const v1::GenerateManyOptions& options);
+  void StartItem(const v1::GenerateManyRequest& request);
+  void SampleEnded(const std::string& request_id, const v1::Sample& sample);
+  void ItemFinished(const std::string& request_id);
+  void SendAnswer(v1::GenerateResponse response);
+  void SendError(const std::string& request_id, const absl::Status& status);
+  void Send(v1::GenerateManyResponse message, bool frees_slot);
+  bool EnoughLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(items_mutex_);
+  // Reads on when a slot is free, finishes when nothing is left to do.
+  void Proceed();
+
+  const RequestStarter* const starter_;
+  const base::Clock* const clock_;
+  ManyStreams* const streams_;
+
+  base::Mutex items_mutex_;
+  Limits limits_ ABSL_GUARDED_BY(items_mutex_);
+  v1::GenerateManyOptions options_ ABSL_GUARDED_BY(items_mutex_);
+  absl::flat_hash_map<std::string, Item> items_ ABSL_GUARDED_BY(items_mutex_);
+  std::deque<Sent> sent_ ABSL_GUARDED_BY(items_mutex_);
+  int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
+  int64_t groups_finished_ ABSL_GUARDED_BY(items_mutex_) = 0;
+  bool any_message_ ABSL_GUARDED_BY(items_mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(items_mutex_) = false;
+};
+
+}  // namespace lockstep::gateway

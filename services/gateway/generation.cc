@@ -1,0 +1,254 @@
+#include "services/gateway/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep::gateway {
+
+// One sample on its way: the routes' view of a generation. Keeps the generation alive until its
+// sequence has ended.
+class Generation::Run final : public RouteSequence {
+ public:
+  Run(std::shared_ptr<Generation> generation, int64_t sample)
+      : generation_(std::move(generation)), sample_(sample) {}
+  std::optional<v1::RouteOpen> BuildOpen() override { return generation_->Reopen(sample_); }
+  void OnDelta(const v1::SequenceDelta& delta) override { generation_->Apply(sample_, delta); }
+
+ private:
+  const std::shared_ptr<Generation> generation_;
+  const int64_t sample_;
+};
+
+Generation::Generation(std::shared_ptr<const RequestContext> context, Options options, Deps deps)
+    : context_(std::move(context)),
+      options_(options),
+      deps_(std::move(deps)),
+      started_(deps_.clock->Now()),
+      orphaned_since_(started_) {
+  const int64_t n = context_->request.n;
+  ledgers_.reserve(n);
+  for (int64_t i = 0; i < n; ++i) ledgers_.emplace_back(context_, i);
+  const int64_t credit = options_.credit_tokens < 0
+                             ? context_->request.effective.stop().max_new_tokens()
+                             : options_.credit_tokens;
+  granted_.assign(n, credit);
+  reopens_.assign(n, 0);
+}
+
+void Generation::Start() {
+  const int64_t n = context_->request.n;
+  deps_.metrics->samples_open.Add(static_cast<double>(n));
+  deps_.metrics->prompt_tokens.Increment(static_cast<double>(context_->request.prompt_ids.size()));
+  // The routes do not call back from inside Open, so the handles are known before any result.
+  base::MutexLock lock(&mutex_);
+  std::vector<SequenceRoutes::Item> items;
+  for (int64_t i = 0; i < n; ++i) {
+    items.push_back({std::make_shared<Run>(shared_from_this(), i), OpenLocked(i)});
+  }
+  first_handle_ = deps_.routes->Open(std::move(items));
+  started_routes_ = true;
+}
+
+void Generation::Subscribe(std::shared_ptr<GenerationObserver> observer) {
+  std::vector<Subscriber> finished;
+  {
+    base::MutexLock lock(&mutex_);
+    orphaned_since_ = absl::InfiniteFuture();
+    subscribers_.push_back({std::move(observer), {}});
+    Subscriber& subscriber = subscribers_.back();
+    subscriber.positions.resize(ledgers_.size());
+    if (subscriber.observer->wants_deltas()) {
+      for (size_t i = 0; i < ledgers_.size(); ++i) {
+        TellLocked(static_cast<int64_t>(i), &subscriber);
+      }
+    }
+    finished = TakeFinishedLocked();
+  }
+  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+}
+
+void Generation::Unsubscribe(const GenerationObserver* observer) {
+  bool end = false;
+  {
+    base::MutexLock lock(&mutex_);
+    std::erase_if(subscribers_,
+                  [observer](const Subscriber& s) { return s.observer.get() == observer; });
+    if (subscribers_.empty()) {
+      orphaned_since_ = deps_.clock->Now();
+      end = context_->request.request_id_minted;
+    }
+  }
+  if (end) EndEarly(v1::FINISH_REASON_ABORT);
+}
+
+absl::Time Generation::orphaned_since() const {
+  base::MutexLock lock(&mutex_);
+  return orphaned_since_;
+}
+
+void Generation::Grant(int64_t sample, int64_t tokens) {
+  base::MutexLock lock(&mutex_);
+  granted_[sample] += tokens;
+  if (started_routes_ && !ledgers_[sample].ended()) {
+    deps_.routes->AddCredit(first_handle_ + sample, tokens);
+  }
+}
+
+void Generation::EndEarly(v1::FinishReason reason) {
+  std::vector<Subscriber> finished;
+  {
+    base::MutexLock lock(&mutex_);
+    for (int64_t i = 0; i < context_->request.n; ++i) EndLocked(i, reason, absl::OkStatus());
+    finished = TakeFinishedLocked();
+  }
+  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+}
+
+std::optional<v1::RouteOpen> Generation::Reopen(int64_t sample) {
+  std::vector<Subscriber> finished;
+  {
+    base::MutexLock lock(&mutex_);
+    if (ledgers_[sample].ended()) return std::nullopt;
+    if (++reopens_[sample] <= options_.retry_budget) {
+      ledgers_[sample].CountResumption();
+      deps_.metrics->resubmissions.Increment();
+      return OpenLocked(sample);
+    }
+    EndLocked(sample, v1::FINISH_REASON_ERROR,
+              absl::UnavailableError(absl::StrCat("the sample lost its router ", reopens_[sample],
+                                                  " times, at most ", options_.retry_budget)));
+    finished = TakeFinishedLocked();
+  }
+  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  return std::nullopt;
+}
+
+v1::RouteOpen Generation::OpenLocked(int64_t sample) {
+  const SampleLedger& ledger = ledgers_[sample];
+  v1::RouteOpen open;
+  *open.mutable_sequence() = ledger.Spec();
+  open.set_deadline_seconds(
+      std::max(0.001, absl::ToDoubleSeconds(options_.deadline - deps_.clock->Now())));
+  open.set_credit_tokens(granted_[sample] - ledger.token_count());
+  open.set_retry_budget(options_.retry_budget - reopens_[sample]);
+  return open;
+}
+
+void Generation::Apply(int64_t sample, const v1::SequenceDelta& delta) {
+  std::vector<Subscriber> finished;
+  {
+    base::MutexLock lock(&mutex_);
+    SampleLedger& ledger = ledgers_[sample];
+    if (ledger.ended()) return;
+    const int64_t before = ledger.token_count();
+    const absl::Status status = ledger.Apply(delta);
+    deps_.metrics->generated_tokens.Increment(static_cast<double>(ledger.token_count() - before));
+    if (before == 0 && ledger.token_count() > 0) {
+      deps_.metrics->first_token_seconds.Observe(deps_.clock->Now() - started_);
+    }
+    if (!status.ok()) {
+      if (absl::IsDataLoss(status)) deps_.metrics->bit_mismatches.Increment();
+      deps_.logger.Error("bad_delta", {{"sample", ledger.index()}, {"error", status}});
+      EndLocked(sample, v1::FINISH_REASON_ERROR, status);
+    } else {
+      if (ledger.ended()) CountEndLocked(sample);
+      TellAllLocked(sample);
+    }
+    finished = TakeFinishedLocked();
+  }
+  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+}
+
+void Generation::EndLocked(int64_t sample, v1::FinishReason reason, const absl::Status& error) {
+  SampleLedger& ledger = ledgers_[sample];
+  if (ledger.ended()) return;
+  ledger.End(reason, error);
+  if (started_routes_) deps_.routes->Cancel(first_handle_ + sample);
+  CountEndLocked(sample);
+  TellAllLocked(sample);
+}
+
+void Generation::CountEndLocked(int64_t sample) {
+  ++ended_count_;
+  const v1::FinishReason reason = ledgers_[sample].sample().finish_reason();
+  if (reason == v1::FINISH_REASON_STOP || reason == v1::FINISH_REASON_LENGTH) ++completed_count_;
+  deps_.metrics->samples[reason].Increment();
+  deps_.metrics->samples_open.Add(-1);
+  if (ended_count_ == context_->request.n) {
+    deps_.metrics->request_seconds.Observe(deps_.clock->Now() - started_);
+    deps_.metrics->requests[absl::StatusCode::kOk].Increment();
+  }
+}
+
+void Generation::TellAllLocked(int64_t sample) {
+  for (Subscriber& subscriber : subscribers_) {
+    if (subscriber.observer->wants_deltas()) TellLocked(sample, &subscriber);
+  }
+}
+
+std::vector<Generation::Subscriber> Generation::TakeFinishedLocked() {
+  if (ended_count_ < context_->request.n) return {};
+  return std::exchange(subscribers_, {});
+}
+
+void Generation::TellLocked(int64_t sample, Subscriber* subscriber) {
+  const SampleLedger& ledger = ledgers_[sample];
+  Subscriber::Position& told = subscriber->positions[sample];
+  const Subscriber::Position now = {ledger.token_count(), ledger.prompt_position_count(),
+                                    ledger.text().size(), ledger.ended()};
+  if (now.tokens == told.tokens && now.prompt == told.prompt && now.ended == told.ended) return;
+  subscriber->observer->OnDelta(ledger.Since(told.tokens, told.prompt, told.text_bytes));
+  told = now;
+}
+
+bool Generation::finished() const {
+  base::MutexLock lock(&mutex_);
+  return ended_count_ == context_->request.n;
+}
+
+int64_t Generation::completed_sample_count() const {
+  base::MutexLock lock(&mutex_);
+  return completed_count_;
+}
+
+int64_t Generation::answer_bytes() const {
+  base::MutexLock lock(&mutex_);
+  int64_t bytes = 0;
+  for (const SampleLedger& ledger : ledgers_) {
+    bytes += static_cast<int64_t>(ledger.sample().ByteSizeLong());
+  }
+  return bytes;
+}
+
+void Generation::EndSampleEarly(int64_t sample, v1::FinishReason reason) {
+  std::vector<Subscriber> finished;
+  {
+    base::MutexLock lock(&mutex_);
+    EndLocked(sample, reason, absl::OkStatus());
+    finished = TakeFinishedLocked();
+  }
+  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+}
+
+v1::GenerateResponse Generation::Header() const {
+  const ValidRequest& request = context_->request;
+  v1::GenerateResponse header;
+  header.set_request_id(request.request_id);
+  header.set_prompt_ids(std::string(reinterpret_cast<const char*>(request.prompt_ids.data()),
+                                    request.prompt_ids.size() * sizeof(int32_t)));
+  *header.mutable_effective() = request.effective;
+  *header.mutable_fingerprint() = context_->limits->fingerprint;
+  header.set_mode(context_->limits->fingerprint.mode());
+  return header;
+}
+
+v1::GenerateResponse Generation::Response() const {
+  v1::GenerateResponse response = Header();
+  base::MutexLock lock(&mutex_);
+  for (const SampleLedger& ledger : ledgers_) *response.add_samples() = ledger.sample();
+  return response;
+}
+
+}  // namespace lockstep::gateway

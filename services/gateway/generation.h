@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/log/logger.h"
+#include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/gateway_metrics.h"
+#include "services/gateway/route_sequence.h"
+#include "services/gateway/sample_ledger.h"
+
+namespace lockstep::gateway {
+
+class Generation;
+
+// Somebody who waits for a generation. Must not block.
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  // New results of one sample; the first delta after Subscribe brings all that came before. Called
+  // with the generation's lock held, so it must not call back into the generation.
+  virtual void OnDelta(v1::GenerateDelta delta) = 0;
+  // Every sample has ended; the last call.
+  virtual void OnFinished() = 0;
+  // False: only the end is wanted, no deltas are built.
+  virtual bool wants_deltas() const = 0;
+};
+
+// One request in work: its samples, whoever waits for them, and what is asked of the routers.
+// Thread-safe.
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  struct Deps {
+    SequenceRoutes* routes = nullptr;
+    const base::Clock* clock = nullptr;
+    GatewayMetrics* metrics = nullptr;
+    log::Logger logger;
+  };
+  struct Options {
+    absl::Time deadline;
+    // Tokens a sample may bring before Grant; negative: as many as there are, because the answer is
+    // kept whole anyway.
+    int64_t credit_tokens = -1;
+    int64_t retry_budget = 8;
+  };
+
+  Generation(std::shared_ptr<const RequestContext> context, Options options, Deps deps);
+  // Sends the samples to a router, together.
+  void Start();
+
+  void Subscribe(std::shared_ptr<GenerationObserver> observer);
+  // The waiting client is gone. With the last one, a generation that nobody can ask for again ends;
+  // another one goes on, for a retry to attach to.
+  void Unsubscribe(const GenerationObserver* observer);
+  // Since when nobody waits; InfiniteFuture while somebody does.
+  absl::Time orphaned_since() const;
+  // More of one sample may come; position counts from 0.
+  void Grant(int64_t sample, int64_t tokens);
+  // Ends all samples that run, or one of them, with what they have.
+  void EndEarly(v1::FinishReason reason);
+  void EndSampleEarly(int64_t sample, v1::FinishReason reason);
+
+  bool finished() const;
+  // Samples that ended by themselves, not early.
+  int64_t completed_sample_count() const;
+  absl::Time deadline() const { return options_.deadline; }
+  const RequestContext& context() const { return *context_; }
+  // Everything but samples.
+  v1::GenerateResponse Header() const;
+  // Size of the samples.
+  int64_t answer_bytes() const;
+  // The whole answer, once finished.
+  v1::GenerateResponse Response() const;
+
+ private:
+  class Run;
+  struct Subscriber {
+    std::shared_ptr<GenerationObserver> observer;
+    struct Position {
+      int64_t tokens = 0;
+      int64_t prompt = 0;
+      size_t text_bytes = 0;
+      bool ended = false;
+    };
+    std::vector<Position> positions;  // One a sample.
+  };
+
+  std::optional<v1::RouteOpen> Reopen(int64_t sample);
+  v1::RouteOpen OpenLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Apply(int64_t sample, const v1::SequenceDelta& delta);
+  void EndLocked(int64_t sample, v1::FinishReason reason, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellAllLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellLocked(int64_t sample, Subscriber* subscriber) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those to call OnFinished on, once the lock is released.
+  std::vector<Subscriber> TakeFinishedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountEndLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<const RequestContext> context_;
+  const Options options_;
+  const Deps deps_;
+  const absl::Time started_;
+
+  mutable base::Mutex mutex_;
+  std::vector<SampleLedger> ledgers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> granted_ ABSL_GUARDED_BY(mutex_);  // Credit a sample, in all.
+  std::vector<int64_t> reopens_ ABSL_GUARDED_BY(mutex_);  // Routers that a sample lost.
+  std::vector<Subscriber> subscribers_ ABSL_GUARDED_BY(mutex_);
+  absl::Time orphaned_since_ ABSL_GUARDED_BY(mutex_);
+  int64_t ended_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t completed_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t first_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool started_routes_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lockstep::gateway

@@ -1,0 +1,184 @@
+#include "services/gateway/parameter_rules.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "services/gateway/request_validator.h"
+
+namespace lockstep::gateway {
+namespace {
+
+constexpr float kTemperatureMin = 1e-6f;
+constexpr float kTemperatureMax = 1e6f;
+constexpr float kPenaltyMax = 100;
+constexpr int kLogitBiasMax = 1024;
+constexpr int kStopIdsMax = 256;
+constexpr int kStopStringsMax = 32;
+constexpr size_t kStopStringBytesMax = 1024;
+constexpr int64_t kTopLogprobsMax = 64;
+constexpr int kChosenIdsMax = 1024;
+
+absl::Status OutOfRange(absl::string_view field, double value, absl::string_view range) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is outside ", range));
+}
+
+absl::Status TooMany(absl::string_view field, int64_t count, int64_t limit) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", count, " entries, at most ", limit));
+}
+
+// A number of generation_config.json, when it is there and is a number.
+template <typename T, typename Setter>
+void TakeDefault(const nlohmann::json& config, const char* key, bool is_set, Setter set) {
+  if (is_set) return;
+  const auto found = config.find(key);
+  if (found != config.end() && found->is_number()) set(found->get<T>());
+}
+
+void TakeModelDefaults(const std::string& text, v1::SamplingParams* s) {
+  const nlohmann::json config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return;
+  const auto greedy = config.find("do_sample");
+  if (!s->has_temperature() && greedy != config.end() && greedy->is_boolean() && !*greedy) {
+    s->set_temperature(0);
+  }
+  TakeDefault<float>(config, "temperature", s->has_temperature(),
+                     [s](float v) { s->set_temperature(v); });
+  TakeDefault<int64_t>(config, "top_k", s->has_top_k(), [s](int64_t v) { s->set_top_k(v); });
+  TakeDefault<float>(config, "top_p", s->has_top_p(), [s](float v) { s->set_top_p(v); });
+  TakeDefault<float>(config, "min_p", s->has_min_p(), [s](float v) { s->set_min_p(v); });
+  TakeDefault<float>(config, "repetition_penalty", s->has_repetition_penalty(),
+                     [s](float v) { s->set_repetition_penalty(v); });
+}
+
+absl::Status CheckLogitBias(const v1::SamplingParams& sampling, int64_t vocabulary) {
+  if (sampling.logit_bias_size() > kLogitBiasMax) {
+    return TooMany("sampling.logit_bias", sampling.logit_bias_size(), kLogitBiasMax);
+  }
+  absl::flat_hash_set<int64_t> seen;
+  for (int i = 0; i < sampling.logit_bias_size(); ++i) {
+    const v1::LogitBias& bias = sampling.logit_bias(i);
+    const std::string field = absl::StrCat("sampling.logit_bias[", i, "]");
+    if (bias.id() < 0 || bias.id() >= vocabulary) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ".id: ", bias.id(), " is outside [0, ", vocabulary, ")"));
+    }
+    if (!seen.insert(bias.id()).second) {
+      return absl::InvalidArgumentError(absl::StrCat(field, ".id: ", bias.id(), " is given twice"));
+    }
+    if (std::isnan(bias.bias()) || bias.bias() == std::numeric_limits<float>::infinity()) {
+      return OutOfRange(absl::StrCat(field, ".bias"), bias.bias(), "[-infinity, infinity)");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ApplySamplingRules(const std::string& model_defaults, const ModelLimits& limits,
+                                v1::SamplingParams* s) {
+  if (!model_defaults.empty()) TakeModelDefaults(model_defaults, s);
+  if (!s->has_temperature()) s->set_temperature(1);
+  if (!s->has_top_k()) s->set_top_k(0);
+  if (!s->has_top_p()) s->set_top_p(1);
+  if (!s->has_min_p()) s->set_min_p(0);
+  if (!s->has_repetition_penalty()) s->set_repetition_penalty(1);
+  if (!s->has_frequency_penalty()) s->set_frequency_penalty(0);
+  if (!s->has_presence_penalty()) s->set_presence_penalty(0);
+
+  // Comparisons are written so that NaN fails them.
+  const float t = s->temperature();
+  if (!(t == 0 || (t >= kTemperatureMin && t <= kTemperatureMax))) {
+    return OutOfRange("sampling.temperature", t, "{0} and [1e-06, 1e+06]");
+  }
+  if (s->top_k() < -1) return OutOfRange("sampling.top_k", s->top_k(), "[-1, vocabulary]");
+  if (s->top_k() == -1 || s->top_k() >= limits.vocabulary) s->set_top_k(0);
+  if (!(s->top_p() > 0 && s->top_p() <= 1)) {
+    return OutOfRange("sampling.top_p", s->top_p(), "(0, 1]");
+  }
+  if (!(s->min_p() >= 0 && s->min_p() <= 1)) {
+    return OutOfRange("sampling.min_p", s->min_p(), "[0, 1]");
+  }
+  if (!(s->repetition_penalty() > 0 && s->repetition_penalty() <= kPenaltyMax)) {
+    return OutOfRange("sampling.repetition_penalty", s->repetition_penalty(), "(0, 100]");
+  }
+  if (!(std::fabs(s->frequency_penalty()) <= kPenaltyMax)) {
+    return OutOfRange("sampling.frequency_penalty", s->frequency_penalty(), "[-100, 100]");
+  }
+  if (!(std::fabs(s->presence_penalty()) <= kPenaltyMax)) {
+    return OutOfRange("sampling.presence_penalty", s->presence_penalty(), "[-100, 100]");
+  }
+  return CheckLogitBias(*s, limits.vocabulary);
+}
+
+absl::Status ApplyStopRules(int64_t room, int64_t generated, bool has_tokenizer,
+                            const ModelLimits& limits, v1::StopOptions* stop) {
+  if (!stop->has_max_new_tokens()) stop->set_max_new_tokens(room);
+  if (!stop->has_min_new_tokens()) stop->set_min_new_tokens(0);
+  if (stop->max_new_tokens() < 0 || stop->max_new_tokens() > room) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop.max_new_tokens: ", stop->max_new_tokens(), " is outside [0, ", room,
+                     "]: the context holds ", limits.context_tokens_max,
+                     " tokens and the prompt takes ", limits.context_tokens_max - room));
+  }
+  if (stop->min_new_tokens() < 0 || stop->min_new_tokens() > stop->max_new_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("stop.min_new_tokens: ", stop->min_new_tokens(),
+                                                   " is outside [0, ", stop->max_new_tokens(),
+                                                   "], the upper end being max_new_tokens"));
+  }
+  if (generated > stop->max_new_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "generated_ids: ", generated, " ids, but stop.max_new_tokens is ", stop->max_new_tokens()));
+  }
+  if (stop->stop_ids_size() > kStopIdsMax) {
+    return TooMany("stop.stop_ids", stop->stop_ids_size(), kStopIdsMax);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckIds(stop->stop_ids(), "stop.stop_ids", limits.vocabulary));
+  if (stop->stop_strings_size() > kStopStringsMax) {
+    return TooMany("stop.stop_strings", stop->stop_strings_size(), kStopStringsMax);
+  }
+  for (int i = 0; i < stop->stop_strings_size(); ++i) {
+    const size_t bytes = stop->stop_strings(i).size();
+    if (bytes < 1 || bytes > kStopStringBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stop.stop_strings[", i, "]: ", bytes, " bytes, outside [1, ", kStopStringBytesMax, "]"));
+    }
+  }
+  if (stop->stop_strings_size() > 0 && !has_tokenizer) {
+    return absl::FailedPreconditionError(
+        "stop.stop_strings: this gateway has no tokenizer (tokenizer_dir is not set)");
+  }
+  if (!stop->ignore_eos()) {
+    for (const int64_t id : limits.eos_ids) stop->add_stop_ids(id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyLogprobRules(int64_t prompt_tokens, const ModelLimits& limits,
+                               v1::LogprobOptions* logprobs) {
+  if (!logprobs->has_generated()) logprobs->set_generated(true);
+  if (logprobs->top_count() < 0 || logprobs->top_count() > kTopLogprobsMax) {
+    return OutOfRange("logprobs.top_count", logprobs->top_count(), "[0, 64]");
+  }
+  if (logprobs->top_count() > limits.vocabulary) {
+    return OutOfRange("logprobs.top_count", logprobs->top_count(),
+                      absl::StrCat("[0, ", limits.vocabulary, "], the vocabulary"));
+  }
+  if (logprobs->chosen_ids_size() > kChosenIdsMax) {
+    return TooMany("logprobs.chosen_ids", logprobs->chosen_ids_size(), kChosenIdsMax);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckIds(logprobs->chosen_ids(), "logprobs.chosen_ids", limits.vocabulary));
+  if (logprobs->has_prompt_from() &&
+      (logprobs->prompt_from() < 1 || logprobs->prompt_from() > prompt_tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("logprobs.prompt_from: ", logprobs->prompt_from(), " is outside [1, ",
+                     prompt_tokens, "], the prompt's length"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::gateway

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/sample_ledger.h"
+
+namespace lockstep::gateway {
+
+// XXH3-128 of the fields in order of their numbers, 32 hex digits.
+std::string FingerprintDigest(const v1::ContractFingerprint& fingerprint);
+
+// Proof of one ended sample. Covers, in this order: fingerprint digest, (count, weights digest) of
+// each version run, prompt ids, effective parameters but deadline and seed, sub-seed, output ids,
+// raw and scaled logprob bits. The seed is left out because the sub-seed alone decides the noise.
+v1::Receipt MakeReceipt(const RequestContext& context, const v1::Sample& sample,
+                        const std::vector<std::string>& weights_digests);
+
+}  // namespace lockstep::gateway

@@ -1,0 +1,91 @@
+#include "services/gateway/request_starter.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+
+namespace lockstep::gateway {
+namespace {
+
+// The stops as the ledger's own matcher sees them: the same set that the worker is given.
+absl::StatusOr<std::shared_ptr<const text::StopSet>> MakeStops(const ValidRequest& request) {
+  const v1::StopOptions& stop = request.effective.stop();
+  text::StopOptions options;
+  options.stop_ids.assign(stop.stop_ids().begin(), stop.stop_ids().end());
+  options.stop_strings.assign(stop.stop_strings().begin(), stop.stop_strings().end());
+  options.new_tokens_min = stop.min_new_tokens();
+  options.keeps_stop_in_text = request.keep_stop_in_text;
+  return text::StopSet::Create(std::move(options));
+}
+
+}  // namespace
+
+RequestStarter::RequestStarter(Options options, std::shared_ptr<const text::Tokenizer> tokenizer,
+                               ClusterView* cluster, RequestTable* table, rpc::DrainState* drain,
+                               Generation::Deps deps)
+    : options_(options),
+      tokenizer_(std::move(tokenizer)),
+      validator_(tokenizer_.get()),
+      cluster_(cluster),
+      table_(table),
+      drain_(drain),
+      deps_(std::move(deps)) {}
+
+absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
+    const v1::GenerateRequest& request, const rpc::CallScope& scope, int64_t credit_tokens) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
+  return Start(validator_.Generate(request, *limits), BodyDigest(request), limits, scope,
+               credit_tokens);
+}
+
+absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
+    const v1::ScoreRequest& request, const rpc::CallScope& scope) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
+  return Start(validator_.Score(request, *limits), BodyDigest(request), limits, scope, -1);
+}
+
+absl::StatusOr<ValidRequest> RequestStarter::Validate(const v1::GenerateRequest& request) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
+  return validator_.Generate(request, *limits);
+}
+
+absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
+    absl::StatusOr<ValidRequest> valid, const std::string& body_digest,
+    std::shared_ptr<const ModelLimits> limits, const rpc::CallScope& scope,
+    int64_t credit_tokens) const {
+  const auto refuse = [this](absl::Status status) {
+    deps_.metrics->requests[status.code()].Increment();
+    return status;
+  };
+  if (!valid.ok()) return refuse(valid.status());
+  if (drain_->phase() != rpc::DrainState::Phase::kServing) {
+    return refuse(absl::UnavailableError("this gateway is draining"));
+  }
+  const absl::Time deadline =
+      std::min(scope.deadline, deps_.clock->Now() + options_.default_deadline);
+  const std::string request_id = valid->request_id;
+  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> {
+    auto context = std::make_shared<RequestContext>();
+    context->request = *std::move(valid);
+    context->limits = std::move(limits);
+    context->tokenizer = tokenizer_;
+    context->trace_id = scope.trace_id.empty() ? request_id : scope.trace_id;
+    context->request.effective.set_deadline_seconds(
+        absl::ToDoubleSeconds(deadline - deps_.clock->Now()));
+    if (tokenizer_ != nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(context->stops, MakeStops(context->request));
+    }
+    return std::make_shared<Generation>(std::move(context),
+                                        Generation::Options{.deadline = deadline,
+                                                            .credit_tokens = credit_tokens,
+                                                            .retry_budget = options_.retry_budget},
+                                        deps_);
+  };
+  absl::StatusOr<RequestTable::Found> found =
+      table_->FindOrMake(request_id, body_digest, valid->n, make);
+  if (!found.ok()) return refuse(found.status());
+  if (!found->attached) found->generation->Start();
+  return found->generation;
+}
+
+}  // namespace lockstep::gateway

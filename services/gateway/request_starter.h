@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/deadline.h"
+#include "common/rpc/drain_state.h"
+#include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/cluster_view.h"
+#include "services/gateway/generation.h"
+#include "services/gateway/request_table.h"
+
+namespace lockstep::gateway {
+
+// Turns a request into a generation in work: validates it, finds its twin if there is one, starts
+// it. What every generating RPC shares. Thread-safe.
+class RequestStarter {
+ public:
+  struct Options {
+    absl::Duration default_deadline;
+    int64_t retry_budget = 0;
+  };
+  RequestStarter(Options options, std::shared_ptr<const text::Tokenizer> tokenizer,
+                 ClusterView* cluster, RequestTable* table, rpc::DrainState* drain,
+                 Generation::Deps deps);
+
+  // `credit_tokens` as in Generation::Options. The deadline is the call's, or the default one.
+  absl::StatusOr<std::shared_ptr<Generation>> Generate(const v1::GenerateRequest& request,
+                                                       const rpc::CallScope& scope,
+                                                       int64_t credit_tokens) const;
+  absl::StatusOr<std::shared_ptr<Generation>> Score(const v1::ScoreRequest& request,
+                                                    const rpc::CallScope& scope) const;
+  // Checks only.
+  absl::StatusOr<ValidRequest> Validate(const v1::GenerateRequest& request) const;
+
+ private:
+  absl::StatusOr<std::shared_ptr<Generation>> Start(absl::StatusOr<ValidRequest> valid,
+                                                    const std::string& body_digest,
+                                                    std::shared_ptr<const ModelLimits> limits,
+                                                    const rpc::CallScope& scope,
+                                                    int64_t credit_tokens) const;
+
+  const Options options_;
+  const std::shared_ptr<const text::Tokenizer> tokenizer_;
+  const RequestValidator validator_;
+  ClusterView* const cluster_;
+  RequestTable* const table_;
+  rpc::DrainState* const drain_;
+  const Generation::Deps deps_;
+};
+
+}  // namespace lockstep::gateway

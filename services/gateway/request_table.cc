@@ -1,0 +1,95 @@
+#include "services/gateway/request_table.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/retry_advice.h"
+#include "common/base/status_macros.h"
+
+namespace lockstep::gateway {
+
+RequestTable::RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics)
+    : options_(options), clock_(clock), metrics_(metrics) {}
+
+absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
+    const std::string& request_id, const std::string& body_digest, int64_t samples,
+    absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()> make) {
+  base::MutexLock lock(&mutex_);
+  const auto found = entries_.find(request_id);
+  if (found != entries_.end()) {
+    if (found->second.body_digest != body_digest) {
+      return absl::AlreadyExistsError(absl::StrCat("request_id: \"", request_id,
+                                                   "\" is in use for a request with another body"));
+    }
+    metrics_->attached.Increment();
+    return Found{found->second.generation, true};
+  }
+  if (samples_in_work_ + samples > options_.sequences_max) {
+    return base::WithRetryAdvice(absl::ResourceExhaustedError(absl::StrCat(
+                                     "n: ", samples, " more samples, ", samples_in_work_,
+                                     " are in work, at most ", options_.sequences_max)),
+                                 {.retryable = true, .delay = absl::Seconds(1)});
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Generation> generation, make());
+  samples_in_work_ += samples;
+  entries_[request_id] = {generation, body_digest, samples};
+  return Found{std::move(generation), false};
+}
+
+std::shared_ptr<Generation> RequestTable::Find(const std::string& request_id) const {
+  base::MutexLock lock(&mutex_);
+  const auto found = entries_.find(request_id);
+  return found == entries_.end() ? nullptr : found->second.generation;
+}
+
+std::vector<std::shared_ptr<Generation>> RequestTable::Running() const {
+  std::vector<std::shared_ptr<Generation>> running;
+  base::MutexLock lock(&mutex_);
+  for (const auto& [id, entry] : entries_) {
+    if (entry.finished == absl::InfiniteFuture()) running.push_back(entry.generation);
+  }
+  return running;
+}
+
+void RequestTable::Sweep() {
+  const absl::Time now = clock_->Now();
+  for (const std::shared_ptr<Generation>& generation : Running()) {
+    if (now > generation->deadline() ||
+        now - generation->orphaned_since() > options_.orphan_grace) {
+      generation->EndEarly(v1::FINISH_REASON_ABORT);
+    }
+  }
+  base::MutexLock lock(&mutex_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    const auto entry = it++;
+    if (entry->second.finished == absl::InfiniteFuture() && entry->second.generation->finished()) {
+      KeepFinishedLocked(entry->first, now);
+    }
+  }
+  while (!finished_order_.empty() &&
+         (kept_bytes_ > options_.result_bytes_max ||
+          now - entries_[finished_order_.front()].finished > options_.result_ttl)) {
+    const auto oldest = entries_.find(finished_order_.front());
+    kept_bytes_ -= oldest->second.bytes;
+    entries_.erase(oldest);
+    finished_order_.pop_front();
+  }
+  metrics_->kept_bytes.Set(static_cast<double>(kept_bytes_));
+}
+
+void RequestTable::KeepFinishedLocked(const std::string& request_id, absl::Time now) {
+  const auto found = entries_.find(request_id);
+  Entry& entry = found->second;
+  samples_in_work_ -= entry.samples;
+  // Nobody knows a minted id, so nobody can ask again.
+  if (entry.generation->context().request.request_id_minted) {
+    entries_.erase(found);
+    return;
+  }
+  entry.finished = now;
+  entry.bytes = entry.generation->answer_bytes();
+  kept_bytes_ += entry.bytes;
+  finished_order_.push_back(request_id);
+}
+
+}  // namespace lockstep::gateway

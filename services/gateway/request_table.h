@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "services/gateway/gateway_metrics.h"
+#include "services/gateway/generation.h"
+
+namespace lockstep::gateway {
+
+// Requests by id, in work and finished: a retry attaches instead of running again. A finished one
+// is kept for a while, within a bound of bytes; oldest goes first. Thread-safe.
+class RequestTable {
+ public:
+  struct Options {
+    absl::Duration result_ttl;
+    absl::Duration orphan_grace;  // How long a request runs on after its client went.
+    int64_t result_bytes_max = 0;
+    int64_t sequences_max = 0;  // Samples in work.
+  };
+  RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics);
+
+  struct Found {
+    std::shared_ptr<Generation> generation;
+    bool attached = false;
+  };
+  // The generation with this id if the body is the same, else a new one by `make`. ALREADY_EXISTS:
+  // another body under the id. RESOURCE_EXHAUSTED, with a retry delay: too many samples in work.
+  // `make` runs under the lock and starts nothing.
+  absl::StatusOr<Found> FindOrMake(
+      const std::string& request_id, const std::string& body_digest, int64_t samples,
+      absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()> make);
+
+  // Null when unknown.
+  std::shared_ptr<Generation> Find(const std::string& request_id) const;
+  std::vector<std::shared_ptr<Generation>> Running() const;
+  // Ends what is past its deadline, drops what was kept long enough. Called often.
+  void Sweep();
+
+ private:
+  struct Entry {
+    std::shared_ptr<Generation> generation;
+    std::string body_digest;
+    int64_t samples = 0;
+    absl::Time finished = absl::InfiniteFuture();
+    int64_t bytes = 0;  // Once finished.
+  };
+  void KeepFinishedLocked(const std::string& request_id, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const base::Clock* const clock_;
+  GatewayMetrics* const metrics_;
+  mutable base::Mutex mutex_;
+  absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> finished_order_ ABSL_GUARDED_BY(mutex_);  // Oldest first.
+  int64_t samples_in_work_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace lockstep::gateway

@@ -1,0 +1,250 @@
+#include "services/gateway/request_validator.h"
+
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "services/gateway/parameter_rules.h"
+#include "services/gateway/seeds.h"
+
+namespace lockstep::gateway {
+namespace {
+
+constexpr size_t kNameBytesMax = 256;
+constexpr int64_t kSamplesMax = 1024;
+constexpr int64_t kSampleIndexEnd = int64_t{1} << 31;
+
+absl::Status CheckName(std::string_view name, absl::string_view field) {
+  if (name.size() > kNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", name.size(), " bytes, at most ", kNameBytesMax));
+  }
+  for (const char c : name) {
+    if (c < 0x20 || c > 0x7e) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: byte 0x%02x is not printable ASCII",
+                                                        field, static_cast<unsigned char>(c)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string MintRequestId() {
+  std::random_device device;
+  return absl::StrFormat("minted-%08x%08x%08x%08x", device(), device(), device(), device());
+}
+
+absl::Status CheckMode(v1::Mode required, const ModelLimits& limits) {
+  const v1::Mode mode = limits.fingerprint.mode();
+  const v1::Mode wanted = required == v1::MODE_UNSPECIFIED ? v1::MODE_DETERMINISTIC : required;
+  if (wanted == mode) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("require_mode: ", v1::Mode_Name(wanted),
+                                                    " is required, the cluster runs in ",
+                                                    v1::Mode_Name(mode)));
+}
+
+absl::Status CheckWeightVersion(bool required, int64_t wanted, const ModelLimits& limits) {
+  if (!required || wanted == limits.weight_version) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("require_weight_version: ", wanted,
+                                                    " is required, the cluster serves ",
+                                                    limits.weight_version));
+}
+
+// What both kinds of request have in common; returns the room for generated tokens.
+absl::StatusOr<int64_t> CheckPrompt(int64_t prompt_tokens, const ModelLimits& limits) {
+  if (prompt_tokens < 1) return absl::InvalidArgumentError("prompt: empty");
+  if (prompt_tokens > limits.context_tokens_max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", prompt_tokens, " tokens, the context holds ", limits.context_tokens_max));
+  }
+  return limits.context_tokens_max - prompt_tokens;
+}
+
+absl::Status CheckFitsKv(int64_t tokens, const ModelLimits& limits) {
+  if (tokens <= limits.kv_tokens_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("prompt and stop.max_new_tokens: ", tokens,
+                                                 " tokens, the largest worker holds ",
+                                                 limits.kv_tokens_max));
+}
+
+absl::Status TakeName(std::string_view request_id, ValidRequest* out) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckName(request_id, "request_id"));
+  out->request_id_minted = request_id.empty();
+  out->request_id = request_id.empty() ? MintRequestId() : std::string(request_id);
+  return absl::OkStatus();
+}
+
+absl::Status TakeSeeds(const v1::GenerateRequest& request, ValidRequest* out) {
+  out->n = request.has_n() ? request.n() : 1;
+  out->first_sample_index = request.first_sample_index();
+  if (out->n < 1 || out->n > kSamplesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n: ", out->n, " is outside [1, ", kSamplesMax, "]"));
+  }
+  if (out->first_sample_index < 0 || out->first_sample_index + out->n > kSampleIndexEnd) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_sample_index: ", out->first_sample_index, " is outside [0, 2^31 - n]"));
+  }
+  if (request.has_exact_seed()) {
+    if (out->n != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("exact_seed: needs n = 1, n is ", out->n));
+    }
+    out->sub_seeds = {request.exact_seed()};
+    return absl::OkStatus();
+  }
+  const uint64_t seed = request.has_seed() ? request.seed() : SeedOf(out->request_id);
+  out->effective.set_seed(seed);
+  for (int64_t i = 0; i < out->n; ++i) {
+    out->sub_seeds.push_back(SubSeed(seed, static_cast<uint64_t>(out->first_sample_index + i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInsertedSpans(const v1::GenerateRequest& request, int64_t prompt_tokens) {
+  int64_t end = 0;
+  for (int i = 0; i < request.inserted_spans_size(); ++i) {
+    const v1::TokenSpan& span = request.inserted_spans(i);
+    if (span.begin() < end || span.end() <= span.begin() || span.end() > prompt_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "inserted_spans[", i, "]: [", span.begin(), ", ", span.end(),
+          ") is empty, overlaps the one before, or leaves the prompt of ", prompt_tokens));
+    }
+    end = span.end();
+  }
+  return absl::OkStatus();
+}
+
+template <typename Ids>
+std::vector<int32_t> ToIds(const Ids& ids) {
+  return std::vector<int32_t>(ids.begin(), ids.end());
+}
+
+}  // namespace
+
+absl::Status CheckIds(const google::protobuf::RepeatedField<int64_t>& ids, absl::string_view field,
+                      int64_t vocabulary) {
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocabulary) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, "[", i, "]: ", ids[i], " is outside [0, ", vocabulary, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string BodyDigest(const google::protobuf::Message& request) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    request.SerializeToCodedStream(&coded);
+  }
+  return base::Hasher().Bytes(bytes).Finish().ToString();
+}
+
+absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateRequest& request,
+                                                        const ModelLimits& limits) const {
+  ValidRequest out;
+  LOCKSTEP_RETURN_IF_ERROR(TakeName(request.request_id(), &out));
+  LOCKSTEP_RETURN_IF_ERROR(CheckName(request.routing_key(), "routing_key"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckName(request.cache_namespace(), "cache_namespace"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckMode(request.require_mode(), limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWeightVersion(request.has_require_weight_version(),
+                                              request.require_weight_version(), limits));
+  if (request.has_prompt_text()) {
+    if (tokenizer_ == nullptr) {
+      return absl::FailedPreconditionError(
+          "prompt_text: this gateway has no tokenizer (tokenizer_dir is not set)");
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        out.prompt_ids, tokenizer_->Encode(request.prompt_text(),
+                                           {.adds_special_tokens = request.add_special_tokens()}));
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.prompt_ids().ids(), "prompt_ids", limits.vocabulary));
+    out.prompt_ids = ToIds(request.prompt_ids().ids());
+  }
+  const int64_t prompt_tokens = static_cast<int64_t>(out.prompt_ids.size());
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t room, CheckPrompt(prompt_tokens, limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckInsertedSpans(request, prompt_tokens));
+  LOCKSTEP_RETURN_IF_ERROR(TakeSeeds(request, &out));
+  LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.generated_ids(), "generated_ids", limits.vocabulary));
+  if (request.generated_ids_size() > 0 && out.n != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("generated_ids: needs n = 1, n is ", out.n));
+  }
+  out.generated_ids = ToIds(request.generated_ids());
+
+  *out.effective.mutable_sampling() = request.sampling();
+  *out.effective.mutable_stop() = request.stop();
+  *out.effective.mutable_logprobs() = request.logprobs();
+  LOCKSTEP_RETURN_IF_ERROR(
+      ApplySamplingRules(request.use_model_defaults() ? limits.generation_config_json : "", limits,
+                         out.effective.mutable_sampling()));
+  LOCKSTEP_RETURN_IF_ERROR(ApplyStopRules(room, request.generated_ids_size(), tokenizer_ != nullptr,
+                                          limits, out.effective.mutable_stop()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ApplyLogprobRules(prompt_tokens, limits, out.effective.mutable_logprobs()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckFitsKv(prompt_tokens + out.effective.stop().max_new_tokens(), limits));
+  out.prompt_logprobs_from = request.logprobs().prompt_from();
+  out.routing_key = request.routing_key();
+  out.cache_namespace = request.cache_namespace();
+  out.disable_prefix_cache = request.disable_prefix_cache();
+  out.skip_text = request.skip_text() || tokenizer_ == nullptr;
+  out.skip_special_tokens = !request.has_skip_special_tokens() || request.skip_special_tokens();
+  out.keep_stop_in_text = request.stop().keep_stop_in_text();
+  return out;
+}
+
+absl::StatusOr<ValidRequest> RequestValidator::Score(const v1::ScoreRequest& request,
+                                                     const ModelLimits& limits) const {
+  ValidRequest out;
+  LOCKSTEP_RETURN_IF_ERROR(TakeName(request.request_id(), &out));
+  LOCKSTEP_RETURN_IF_ERROR(CheckName(request.routing_key(), "routing_key"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckName(request.cache_namespace(), "cache_namespace"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckMode(request.require_mode(), limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWeightVersion(request.has_require_weight_version(),
+                                              request.require_weight_version(), limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.ids(), "ids", limits.vocabulary));
+  const int64_t tokens = request.ids_size();
+  if (tokens < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ids: ", tokens, " ids, at least 2 are needed to score one"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckPrompt(tokens, limits).status());
+  LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(tokens, limits));
+  const int64_t from = request.has_from() ? request.from() : 1;
+  if (from < 1 || from >= tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("from: ", from, " is outside [1, ", tokens, ")"));
+  }
+  out.prompt_ids = ToIds(request.ids());
+  out.prompt_logprobs_from = from;
+  out.score_only = true;
+  out.skip_text = true;
+  out.sub_seeds = {0};
+  v1::LogprobOptions* logprobs = out.effective.mutable_logprobs();
+  logprobs->set_top_count(request.top_count());
+  *logprobs->mutable_chosen_ids() = request.chosen_ids();
+  logprobs->set_entropy(request.entropy());
+  logprobs->set_prompt_from(from);
+  logprobs->set_prompt_details(true);
+  if (request.has_temperature()) {
+    out.effective.mutable_sampling()->set_temperature(request.temperature());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ApplySamplingRules("", limits, out.effective.mutable_sampling()));
+  out.effective.mutable_stop()->set_max_new_tokens(0);
+  out.effective.mutable_stop()->set_min_new_tokens(0);
+  LOCKSTEP_RETURN_IF_ERROR(ApplyLogprobRules(tokens, limits, logprobs));
+  out.routing_key = request.routing_key();
+  out.cache_namespace = request.cache_namespace();
+  out.disable_prefix_cache = request.disable_prefix_cache();
+  return out;
+}
+
+}  // namespace lockstep::gateway
