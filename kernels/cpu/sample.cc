@@ -2,6 +2,7 @@
 // integers or T, the maximum is exact, noise is keyed by (sub-seed, position, id): no row sees
 // another, and nothing depends on how the row was searched. Placement-invariant.
 #include <algorithm>
+#include <span>
 
 #include "kernels/cpu/candidates.h"
 #include "kernels/cpu/ops.h"
@@ -65,7 +66,8 @@ int32_t DrawFromRow(const float* z, size_t n, uint64_t seed, uint32_t position) 
 }
 
 // Draws among listed ids.
-int32_t DrawFromList(const Candidate* list, size_t n, uint64_t seed, uint32_t position) {
+int32_t DrawFromList(std::span<const Candidate> list, uint64_t seed, uint32_t position) {
+  const size_t n = list.size();
   HWY_ALIGN float logits[kQuads];
   HWY_ALIGN float noisy[kQuads];
   HWY_ALIGN uint32_t words[kQuads];
@@ -127,7 +129,14 @@ int32_t DrawFiltered(const SamplingRow& row, size_t n, float max, const RowScrat
   const bool min_p_on = row.min_p >= std::numeric_limits<float>::min();
   const float min_p_log = min_p_on ? LogOf(row.min_p) : -kInfinity;
   count = FilterCandidates({scratch.candidates, count}, row, max, scratch.exponentials, min_p_log);
-  return DrawFromList(scratch.candidates, count, row.sub_seed, static_cast<uint32_t>(row.position));
+  const std::span<const Candidate> survivors(scratch.candidates, count);
+  const uint32_t position = static_cast<uint32_t>(row.position);
+  // Many survivors are drawn faster in place, the others banned: the same noise, so the same id.
+  constexpr size_t kDenseShare = 16;
+  if (count < n / kDenseShare) return DrawFromList(survivors, row.sub_seed, position);
+  std::fill_n(scratch.z, n, -kInfinity);
+  for (const Candidate candidate : survivors) scratch.z[IdOf(candidate)] = LogitOf(candidate);
+  return DrawFromRow(scratch.z, n, row.sub_seed, position);
 }
 
 SampleError SampleRow(const SampleArgs& args, int64_t index, const RowScratch& scratch,
