@@ -1,0 +1,235 @@
+#include "services/worker/worker_server.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel_pool.h"
+#include "common/rpc/server.h"
+#include "common/service/service_base.h"
+#include "kernels/factory.h"
+#include "services/text/tokenizer.h"
+#include "services/worker/engine/engine_loop.h"
+#include "services/worker/engine/engine_metrics.h"
+#include "services/worker/model/model_factory.h"
+#include "services/worker/scheduler_link.h"
+#include "services/worker/worker_service.h"
+
+namespace lockstep::worker {
+namespace {
+
+constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+
+// The tokenizer beside the model; null when there is none.
+absl::StatusOr<std::shared_ptr<const text::Tokenizer>> LoadTokenizer(const std::string& model) {
+  if (model == kNullModel || !std::filesystem::exists(model + "/tokenizer.json")) return nullptr;
+  return text::Tokenizer::Load(model);
+}
+
+absl::StatusOr<LoadedModel> Load(const WorkerOptions& options, const text::Tokenizer* tokenizer) {
+  std::unique_ptr<kernels::KernelSet> kernels;
+  if (options.model != kNullModel) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        kernels, kernels::CreateKernelSet(
+                     {.backend = options.backend, .threads = static_cast<int>(options.threads)}));
+  }
+  return LoadModel({.model = options.model,
+                    .reduction_segments = static_cast<int>(options.reduction_segments),
+                    .split_kv_size = static_cast<int>(options.split_kv_size),
+                    .kv_bytes = options.kv_bytes,
+                    .sequences_max = static_cast<int>(options.sequences_max),
+                    .chunk_tokens = static_cast<int>(options.chunk_tokens),
+                    .context_tokens_max = static_cast<int>(options.context_tokens_max),
+                    .vocabulary_sampled = tokenizer == nullptr ? 0 : tokenizer->vocab_size()},
+                   std::move(kernels));
+}
+
+v1::ContractFingerprint MakeFingerprint(const FingerprintParts& parts,
+                                        const text::Tokenizer* tokenizer) {
+  v1::ContractFingerprint fingerprint;
+  fingerprint.set_contract_version(parts.contract_version);
+  fingerprint.set_backend(parts.backend);
+  fingerprint.set_architecture(parts.architecture);
+  fingerprint.set_mode(v1::MODE_DETERMINISTIC);
+  fingerprint.set_reduction_segments(parts.reduction_segments);
+  fingerprint.set_split_kv_size(parts.split_kv_size);
+  fingerprint.set_kv_block_tokens(parts.kv_block_tokens);
+  fingerprint.set_rope_digest(parts.rope_digest);
+  fingerprint.set_logits_type(parts.logits_type);
+  fingerprint.set_kv_type(parts.kv_type);
+  fingerprint.set_vocabulary_sampled(parts.vocabulary_sampled);
+  fingerprint.set_model_digest(parts.model_digest);
+  if (tokenizer != nullptr) fingerprint.set_tokenizer_digest(tokenizer->digest().ToString());
+  return fingerprint;
+}
+
+// host of "host:port", as others can reach it.
+std::string HostOf(const std::string& listen) { return listen.substr(0, listen.rfind(':')); }
+
+}  // namespace
+
+class WorkerServer::Impl {
+ public:
+  explicit Impl(WorkerOptions options) : options_(std::move(options)) {}
+  ~Impl();
+  absl::Status Start();
+  int port() const { return server_->port(); }
+  absl::Status health() const { return engine_->health(); }
+  void Drain(absl::Time deadline);
+
+ private:
+  v1::RegisterRequest Registration() const;
+  void EndThisLife();
+  // True when nothing runs any longer; false when `until` passed first.
+  bool WaitIdle(absl::Time until);
+
+  const WorkerOptions options_;
+  std::unique_ptr<service::ServiceBase> base_;
+  std::unique_ptr<EngineMetrics> metrics_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  LoadedModel model_;
+  std::unique_ptr<LeaseFence> fence_;
+  StepReport report_;
+  std::unique_ptr<StreamTable> streams_;
+  std::unique_ptr<EngineLoop> engine_;
+  std::unique_ptr<ControlRunner> control_;
+  std::unique_ptr<WorkerService> service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<SchedulerLink> link_;
+};
+
+absl::Status WorkerServer::Impl::Start() {
+  LOCKSTEP_ASSIGN_OR_RETURN(base_, service::ServiceBase::Create("worker", options_.server));
+  metrics_ = std::make_unique<EngineMetrics>(base_->registry());
+  LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options_.model));
+  LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, tokenizer_.get()));
+  fence_ = std::make_unique<LeaseFence>(options_.server.cluster_id,
+                                        base::WorkerId(options_.worker_id), base_->clock());
+  streams_ =
+      std::make_unique<StreamTable>(fence_.get(), &report_, model_.weights_digest.ToString());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      engine_, EngineLoop::Create(
+                   {.split_kv_size = options_.split_kv_size,
+                    .chunk_tokens = options_.chunk_tokens,
+                    .sequences_max = options_.sequences_max,
+                    .context_tokens_max = model_.facts.context_tokens_max,
+                    .waiting_max = options_.waiting_max,
+                    .vocabulary = model_.facts.vocabulary,
+                    .prefix_cache = options_.prefix_cache,
+                    .weight_version = base::WeightVersion(options_.weight_version)},
+                   {.executor = model_.executor.get(),
+                    .tokenizer = tokenizer_,
+                    .clock = base_->clock(),
+                    .metrics = metrics_.get(),
+                    .on_step = [this](StepOutput output) { streams_->Deliver(std::move(output)); },
+                    .on_failure =
+                        [this](absl::Status status) {
+                          base_->logger().Error("engine_failed", {{"error", status}});
+                          fence_->Close();
+                        }}));
+  control_ = std::make_unique<ControlRunner>();
+  service_ = std::make_unique<WorkerService>(WorkerParts{.fence = fence_.get(),
+                                                         .engine = engine_.get(),
+                                                         .streams = streams_.get(),
+                                                         .clock = base_->clock()},
+                                             control_.get());
+  LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(options_.server.rpc, {service_.get()}));
+  server_->health().SetStarted(true);
+  link_ = std::make_unique<SchedulerLink>(
+      Registration(),
+      SchedulerLink::Deps{
+          .stub = v1::SchedulerService::NewStub(rpc::MakeChannel(
+              options_.scheduler, {.message_bytes_max = options_.server.rpc.message_bytes_max})),
+          .fence = fence_.get(),
+          .report = &report_,
+          .engine = engine_.get(),
+          .clock = base_->clock(),
+          .logger = base_->logger(),
+          .on_lease_lost = [this] { EndThisLife(); },
+          .on_registered = [this] { server_->health().SetReady(true); }});
+  base_->logger().Info("serving", {{"port", server_->port()}, {"model", model_.facts.name}});
+  return absl::OkStatus();
+}
+
+v1::RegisterRequest WorkerServer::Impl::Registration() const {
+  v1::RegisterRequest request;
+  request.set_cluster_id(options_.server.cluster_id);
+  request.set_worker_id(options_.worker_id);
+  request.set_address(options_.advertise.empty()
+                          ? absl::StrCat(HostOf(options_.server.rpc.address), ":", server_->port())
+                          : options_.advertise);
+  request.set_metrics_address(base_->metrics_address());
+  *request.mutable_fingerprint() = MakeFingerprint(model_.fingerprint, tokenizer_.get());
+  v1::WorkerCapacity* capacity = request.mutable_capacity();
+  capacity->set_kv_blocks(model_.executor->kv_block_count());
+  capacity->set_kv_block_tokens(model_.executor->kv_block_tokens());
+  capacity->set_sequences_max(options_.sequences_max);
+  capacity->set_context_tokens_max(model_.facts.context_tokens_max);
+  capacity->set_chunk_tokens(options_.chunk_tokens);
+  request.set_weight_version(options_.weight_version);
+  request.set_weights_digest(model_.weights_digest.ToString());
+  v1::ModelFacts* facts = request.mutable_model();
+  facts->set_name(model_.facts.name);
+  facts->set_vocabulary(model_.facts.vocabulary);
+  facts->mutable_eos_ids()->Add(model_.facts.eos_ids.begin(), model_.facts.eos_ids.end());
+  facts->set_generation_config_json(model_.facts.generation_config_json);
+  return request;
+}
+
+void WorkerServer::Impl::EndThisLife() {
+  // Every sequence entered the cluster before the end of all epochs.
+  engine_->AbortOlderThan(base::Epoch(UINT64_MAX));
+  streams_->CloseAll(absl::FailedPreconditionError("the worker lost its lease"));
+}
+
+bool WorkerServer::Impl::WaitIdle(absl::Time until) {
+  base::Mutex mutex;
+  base::CondVar pause;
+  while (!engine_->Snapshot().held.empty()) {
+    if (base_->clock()->Now() >= until) return false;
+    base::MutexLock lock(&mutex);
+    pause.WaitFor(&mutex, kDrainPoll);
+  }
+  return true;
+}
+
+void WorkerServer::Impl::Drain(absl::Time deadline) {
+  server_->health().BeginDrain();
+  const absl::StatusOr<bool> others = link_->AnnounceDrain(kLeaveTimeout);
+  base_->logger().Info("draining", {{"others_available", others.ok() && *others}});
+  const absl::Time finish =
+      std::min(deadline, base_->clock()->Now() + options_.server.drain_finish);
+  if (!WaitIdle(finish)) {
+    // Without another worker, to go on is all that can be done for what runs.
+    if (others.ok() && *others) engine_->HandOffAll();
+    WaitIdle(deadline);
+  }
+  link_->LeaveForGood(kLeaveTimeout);
+  server_->Drain(deadline);
+}
+
+WorkerServer::Impl::~Impl() {
+  link_.reset();
+  control_.reset();
+  if (server_ != nullptr) server_->Shutdown();
+  // The engine's hook uses the streams, so its thread ends first.
+  engine_.reset();
+}
+
+WorkerServer::WorkerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+WorkerServer::~WorkerServer() = default;
+
+absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(WorkerOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  LOCKSTEP_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<WorkerServer>(new WorkerServer(std::move(impl)));
+}
+
+int WorkerServer::port() const { return impl_->port(); }
+void WorkerServer::Drain(absl::Time deadline) { impl_->Drain(deadline); }
+absl::Status WorkerServer::health() const { return impl_->health(); }
+
+}  // namespace lockstep::worker
