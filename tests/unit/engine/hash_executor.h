@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/worker/engine/step_executor.h"
+
+namespace lockstep::worker {
+
+// A model whose every output is a hash of the whole prefix, and a KV pool that remembers which
+// prefix each of its slots was written under. So a stale or foreign block, a chunk that starts at
+// the wrong place, a lost token or a wrong noise position changes outputs, and most of these are
+// also reported by name. Checks in every step:
+//  - the KV that a row attends to is one unbroken chain from position 0;
+//  - no block is written by one sequence and used by another in the same step;
+//  - blocks cover the tokens exactly, ids are in the vocabulary.
+class HashExecutor final : public StepExecutor {
+ public:
+  struct Options {
+    int block_count = 0;
+    int block_tokens = 16;
+    int vocabulary = 64;
+    int32_t nan_after_id = -1;   // A row with this token has no finite logits.
+    int64_t fails_at_step = -1;  // Counted from 0: the device is lost then.
+    // Planted faults, for tests of the tests.
+    bool keys_noise_by_step = false;
+  };
+  explicit HashExecutor(const Options& options);
+
+  absl::Status Execute(std::span<const StepSequence> sequences,
+                       std::vector<StepSequenceResult>* results) override;
+  int kv_block_count() const override { return options_.block_count; }
+  int kv_block_tokens() const override { return options_.block_tokens; }
+  void PoisonKvBlock(int block) override;
+
+  // What was found wrong; empty in a right engine.
+  const std::vector<std::string>& violations() const { return violations_; }
+  int64_t steps() const { return steps_; }
+  int64_t sequences_max() const { return sequences_max_; }
+  int64_t prefill_rows_max() const { return prefill_rows_max_; }
+
+ private:
+  struct Slot {
+    uint64_t prefix = 0;  // Hash of all tokens up to this one; 0 is poison.
+    int32_t token = -1;
+  };
+
+  Slot& SlotAt(const StepSequence& sequence, int64_t position);
+  // Writes the KV of the step's tokens; returns the prefix hash of each row.
+  std::vector<uint64_t> Write(const StepSequence& sequence);
+  void CheckChain(const StepSequence& sequence, const std::vector<uint64_t>& prefixes);
+  void CheckWrites(std::span<const StepSequence> sequences);
+  StepSequenceResult Compute(const StepSequence& sequence, const std::vector<uint64_t>& prefixes);
+  int32_t Draw(const StepSequence& sequence, uint64_t prefix) const;
+  void AppendLogprobs(const StepSequence& sequence, uint64_t prefix, int32_t target, bool details,
+                      LogprobBlock* block) const;
+
+  const Options options_;
+  std::vector<Slot> slots_;
+  std::vector<std::string> violations_;
+  int64_t steps_ = 0;
+  int64_t sequences_max_ = 0;
+  int64_t prefill_rows_max_ = 0;
+};
+
+}  // namespace lockstep::worker
