@@ -14,7 +14,7 @@
 namespace lockstep::base {
 namespace {
 
-constexpr char kPayloadUrl[] = "lockstep.dev/retry_advice";
+constexpr char kPayloadUrl[] = "lockstep.v1/retry_advice";
 
 // "<0 or 1> <nanoseconds>".
 std::string Encode(const RetryAdvice& advice) {

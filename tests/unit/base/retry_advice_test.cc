@@ -36,7 +36,7 @@ TEST(RetryAdviceTest, SuccessCarriesNone) {
 
 TEST(RetryAdviceTest, ForeignPayloadIsIgnored) {
   absl::Status status = absl::UnavailableError("gone");
-  status.SetPayload("lockstep.dev/retry_advice", absl::Cord("nonsense"));
+  status.SetPayload("lockstep.v1/retry_advice", absl::Cord("nonsense"));
   EXPECT_TRUE(GetRetryAdvice(status).retryable);
 }
 
