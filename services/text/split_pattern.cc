@@ -3,6 +3,9 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

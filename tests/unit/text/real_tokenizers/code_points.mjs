@@ -1,5 +1,5 @@
-// Code points that Unicode 15.0 to 17.0 added. Regular expression libraries differ in which of these
-// they know as letters or digits, so they get lines of their own.
+// Code points that Unicode 15.0 to 17.0 added. Regular expression libraries differ in which of
+// these they know as letters or digits, so they get lines of their own.
 const kNewerThanUnicode14 = `
 88f 897 c5c cdc cf3 ece 1acf-1add 1ae0-1aeb 1b4e-1b4f 1b7f 1c89-1c8a 20c1 2427-2429 2b96 2ffc-2fff
 31e4-31e5 31ef a7cb-a7cf a7d2 a7d4 a7da-a7dc a7f1 fbc3-fbd2 fd90-fd91 fdc8-fdce 105c0-105f3

