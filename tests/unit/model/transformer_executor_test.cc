@@ -174,5 +174,127 @@ INSTANTIATE_TEST_SUITE_P(
                       NamedModel{.name = "DemoModel", .directory = "deploy/demo-model"}),
     [](const ::testing::TestParamInfo<NamedModel>& info) { return info.param.name; });
 
+class TransformerExecutorTest : public ::testing::Test {
+ protected:
+  LoadedModel LoadTiny(const TinyModel& tiny, const ModelOptions& options) {
+    testing::WriteCheckpoint(temporary_.File("model"), tiny);
+    return Load(temporary_.File("model"), options);
+  }
+  testing::TemporaryDirectory temporary_;
+};
+
+TEST_F(TransformerExecutorTest, NanInOneSequenceFailsItAloneAndLeavesItsNeighboursBits) {
+  const LoadedModel model = LoadTiny({}, SmallOptions());
+  const std::vector<int32_t> tokens = testing::RandomIds(1, 21, 320);
+  const std::vector<int32_t> blocks = {0, 1};
+  StepSequence healthy;
+  healthy.tokens = std::span<const int32_t>(tokens).subspan(3);
+  healthy.blocks = std::span<const int32_t>(blocks).subspan(1);
+  healthy.sample = true;
+  healthy.sampling.position = 18;
+  StepSequence sick;
+  sick.tokens = std::span<const int32_t>(tokens).first(20);
+  sick.blocks = std::span<const int32_t>(blocks).first(1);
+  std::vector<StepSequenceResult> alone;
+  ASSERT_TRUE(model.executor->Execute({&healthy, 1}, &alone).ok());
+  std::vector<StepSequenceResult> results;
+  ASSERT_TRUE(model.executor->Execute({&sick, 1}, &results).ok());
+
+  model.executor->PoisonKvBlock(0);
+  sick.tokens = std::span<const int32_t>(tokens).subspan(20);
+  sick.position = 20;
+  sick.score_targets = std::span<const int32_t>(tokens).first(1);
+  sick.sample = true;
+  sick.sampling.position = 21;
+  const std::vector<StepSequence> both = {sick, healthy};
+  ASSERT_TRUE(model.executor->Execute(both, &results).ok());
+  EXPECT_EQ(results[0].error, kernels::SampleError::kNonFiniteLogits);
+  EXPECT_EQ(results[0].sampled_id, -1);
+  EXPECT_TRUE(results[0].sampled.raw.empty());
+  EXPECT_EQ(results[1].error, kernels::SampleError::kNone);
+  EXPECT_EQ(results[1].sampled_id, alone[0].sampled_id);
+  EXPECT_EQ(DifferenceOf(results[1].sampled, alone[0].sampled), "");
+}
+
+TEST_F(TransformerExecutorTest, GivesOnlyWhatWasAskedFor) {
+  const LoadedModel model = LoadTiny({}, SmallOptions());
+  const std::vector<int32_t> tokens = testing::RandomIds(1, 9, 320);
+  const std::vector<int32_t> blocks = {0};
+  StepSequence sequence;
+  sequence.tokens = tokens;
+  sequence.blocks = blocks;
+  std::vector<StepSequenceResult> results;
+  ASSERT_TRUE(model.executor->Execute({&sequence, 1}, &results).ok());
+  EXPECT_EQ(results[0].sampled_id, -1);
+
+  sequence.sample = true;
+  sequence.logprobs = false;
+  sequence.score_begin = 4;
+  sequence.score_targets = std::span<const int32_t>(tokens).subspan(5, 2);
+  sequence.top_count = 5;
+  sequence.entropy = true;
+  ASSERT_TRUE(model.executor->Execute({&sequence, 1}, &results).ok());
+  EXPECT_GE(results[0].sampled_id, 0);
+  EXPECT_TRUE(results[0].sampled.raw.empty());
+  EXPECT_EQ(results[0].scored.raw.size(), size_t{2});
+  EXPECT_EQ(results[0].scored.scaled, results[0].scored.raw);
+  EXPECT_TRUE(results[0].scored.top_ids.empty());
+  EXPECT_TRUE(results[0].scored.entropy.empty());
+
+  sequence.score_details = true;
+  ASSERT_TRUE(model.executor->Execute({&sequence, 1}, &results).ok());
+  EXPECT_EQ(results[0].scored.top_ids.size(), size_t{10});
+  EXPECT_EQ(results[0].scored.entropy.size(), size_t{2});
+}
+
+TEST_F(TransformerExecutorTest, NeverDrawsIdsBeyondTheTokenizer) {
+  ModelOptions options = SmallOptions();
+  options.vocabulary_sampled = 3;
+  const LoadedModel model = LoadTiny({}, options);
+  DrivenSequence sequence = Sampled(320);
+  sequence.sampling.temperature = 100;
+  sequence.new_tokens = 40;
+  const Trace trace = testing::Drive(model.executor.get(), sequence, Alone());
+  EXPECT_THAT(trace.ids, ::testing::Each(::testing::Lt(3)));
+}
+
+int64_t PeakMemoryBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+// All logits of one step would take 82 MB; in pieces they take 2 MB, allocated at the start.
+TEST_F(TransformerExecutorTest, ScoringALongPromptNeedsNoMoreMemory) {
+  constexpr int kTokens = 4096;
+  constexpr int kChunk = 1024;
+  ModelOptions options = {.split_kv_size = 64,
+                          .kv_bytes = 8 << 20,
+                          .sequences_max = 1,
+                          .chunk_tokens = kChunk,
+                          .logits_bytes_max = 2 << 20};
+  const LoadedModel model = LoadTiny({.vocabulary = 20000, .positions = kTokens}, options);
+  const std::vector<int32_t> tokens = testing::RandomIds(1, kTokens + 1, 20000);
+  const std::vector<int32_t> blocks = Blocks(0, 1, kTokens / 32);
+  ASSERT_GE(model.executor->kv_block_count(), kTokens / 32);
+  std::vector<float> raw;
+  const int64_t before = PeakMemoryBytes();
+  ASSERT_GT(before, 0);
+  for (int begin = 0; begin < kTokens; begin += kChunk) {
+    StepSequence sequence;
+    sequence.tokens = std::span<const int32_t>(tokens).subspan(begin, kChunk);
+    sequence.position = begin;
+    sequence.blocks = blocks;
+    sequence.score_targets = std::span<const int32_t>(tokens).subspan(begin + 1, kChunk);
+    std::vector<StepSequenceResult> results;
+    ASSERT_TRUE(model.executor->Execute({&sequence, 1}, &results).ok());
+    raw.insert(raw.end(), results[0].scored.raw.begin(), results[0].scored.raw.end());
+  }
+  EXPECT_EQ(raw.size(), size_t{kTokens});
+  EXPECT_LT(PeakMemoryBytes() - before, int64_t{8} << 20);
+}
+
 }  // namespace
 }  // namespace lockstep::worker
