@@ -14,24 +14,30 @@ namespace {
 // Exact weight of a candidate in the top-p sum: an integer, so that the sum has no order.
 uint64_t Weight(float exponential) { return static_cast<uint64_t>(exponential * 0x1p40f); }
 
+// Finds the cut by halving the range that holds it, not by sorting: which half it is in only needs
+// the sum over the half of larger candidates.
 size_t KeepTopP(std::span<Candidate> all, float top_p, const float* exponentials) {
-  uint64_t total = 0;
-  for (const Candidate candidate : all) total += Weight(exponentials[IdOf(candidate)]);
-  const uint64_t threshold = TopPThreshold(top_p, total);
-  // Sorted only as far as the sum needs, in growing runs: the nucleus is usually small.
-  uint64_t before = 0;
-  size_t sorted = 0;
-  for (size_t run = 64; sorted < all.size(); run *= 4) {
-    const auto begin = all.begin() + static_cast<ptrdiff_t>(sorted);
-    const auto end = all.begin() + static_cast<ptrdiff_t>(std::min(all.size(), sorted + run));
-    if (end != all.end()) std::nth_element(begin, end, all.end(), std::greater<>());
-    std::sort(begin, end, std::greater<>());
-    for (; all.begin() + static_cast<ptrdiff_t>(sorted) != end; ++sorted) {
-      if (before >= threshold) return sorted;
-      before += Weight(exponentials[IdOf(all[sorted])]);
+  const auto sum_of = [&](std::span<const Candidate> part) {
+    uint64_t sum = 0;
+    for (const Candidate candidate : part) sum += Weight(exponentials[IdOf(candidate)]);
+    return sum;
+  };
+  const uint64_t threshold = TopPThreshold(top_p, sum_of(all));
+  uint64_t before = 0;  // Sum over candidates in front of the range.
+  size_t begin = 0;
+  for (size_t end = all.size(); end - begin > 1;) {
+    const size_t middle = begin + (end - begin) / 2;
+    const auto at = [&](size_t index) { return all.begin() + static_cast<ptrdiff_t>(index); };
+    std::nth_element(at(begin), at(middle), at(end), std::greater<>());
+    const uint64_t larger = sum_of(all.subspan(begin, middle - begin));
+    if (before + larger >= threshold) {
+      end = middle;
+    } else {
+      before += larger;
+      begin = middle;
     }
   }
-  return sorted;
+  return begin + 1;
 }
 
 }  // namespace

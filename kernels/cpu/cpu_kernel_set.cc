@@ -43,10 +43,10 @@ class CpuKernelSet final : public KernelSet {
     return buffer;
   }
   void Upload(const void* host, size_t bytes, void* device) override {
-    std::memcpy(device, host, bytes);
+    if (bytes > 0) std::memcpy(device, host, bytes);
   }
   void Download(const void* device, size_t bytes, void* host) override {
-    std::memcpy(host, device, bytes);
+    if (bytes > 0) std::memcpy(host, device, bytes);
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 

@@ -204,8 +204,10 @@ void LinearImpl(OpContext& context, const LinearArgs& args, const PackedLinear& 
   const size_t levels =
       static_cast<size_t>(std::bit_width(static_cast<unsigned>(weight.order().segments())));
   const size_t scratch_floats = kSlice * kPanel + levels * block_strips * kStrip * kPanel;
-  const int64_t work = static_cast<int64_t>(inputs * block_strips * kStrip * kPanel);
-  const int64_t grain = 1 + (int64_t{1} << 17) / work;
+  // Products that one thread forms in about the time that waking another takes.
+  constexpr size_t kProductsPerThread = size_t{1} << 17;
+  const size_t products = inputs * std::min(job.rows(), block_strips * kStrip) * kPanel;
+  const int64_t grain = static_cast<int64_t>(1 + kProductsPerThread / products);
   context.pool.ParallelFor(
       static_cast<int64_t>(panels * blocks), grain,
       [&](int64_t begin, int64_t end, int thread) HWY_ATTR {
