@@ -213,7 +213,8 @@ void EngineCore::DeliverPending() {
 
 bool EngineCore::RunStep() {
   DeliverPending();
-  idle_ = true;
+  // An engine that lost its device has work and does not progress: its lease must end.
+  idle_ = health_.ok();
   if (!health_.ok() || hold_) return false;
   const absl::Time plan_begin = deps_.clock->Now();
   const std::vector<Planned> planned = selector_.Select(plan_begin);

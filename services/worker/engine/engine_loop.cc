@@ -68,6 +68,7 @@ class EngineLoop::Impl {
   void Apply(Inbox* inbox);
   void PublishState();
   void OnStep(StepOutput output);
+  void OnFailure(const absl::Status& status);
 
   const EngineOptions options_;
   const EngineDeps deps_;
@@ -93,6 +94,7 @@ absl::StatusOr<std::unique_ptr<EngineLoop::Impl>> EngineLoop::Impl::Create(Engin
                                                                            EngineDeps deps) {
   std::unique_ptr<Impl> impl(new Impl(options, deps));
   deps.on_step = [raw = impl.get()](StepOutput output) { raw->OnStep(std::move(output)); };
+  deps.on_failure = [raw = impl.get()](const absl::Status& status) { raw->OnFailure(status); };
   LOCKSTEP_ASSIGN_OR_RETURN(impl->core_, EngineCore::Create(std::move(options), std::move(deps)));
   impl->PublishState();
   impl->thread_ = std::thread([raw = impl.get()] { raw->Run(); });
@@ -207,6 +209,8 @@ bool EngineLoop::Impl::TakeCommands(bool may_wait, Inbox* inbox) {
     }
   }
   *inbox = std::exchange(inbox_, {});
+  // Until the next state is published: a step that hangs must not look idle.
+  last_.idle = false;
   waiting_ += static_cast<int64_t>(inbox->starts.size());
   return !stop_;
 }
@@ -251,6 +255,14 @@ void EngineLoop::Impl::OnStep(StepOutput output) {
     for (const base::TicketId ticket : output.hand_offs) live_.erase(ticket);
   }
   deps_.on_step(std::move(output));
+}
+
+void EngineLoop::Impl::OnFailure(const absl::Status& status) {
+  {
+    base::MutexLock lock(&mutex_);
+    health_ = status;
+  }
+  if (deps_.on_failure) deps_.on_failure(status);
 }
 
 absl::StatusOr<std::unique_ptr<EngineLoop>> EngineLoop::Create(EngineOptions options,

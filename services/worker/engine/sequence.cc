@@ -83,11 +83,12 @@ int64_t Sequence::positions_max() const {
   return draws() ? prompt_count() + start_.parameters.max_new_tokens - 1 : length();
 }
 
-void Sequence::BeginPrefill(int64_t cached, absl::Time now) {
+bool Sequence::BeginPrefill(int64_t cached, absl::Time now) {
   computed_ = cached;
-  if (first_step_time_.has_value()) return;
+  if (first_step_time_.has_value()) return false;
   first_step_time_ = now;
   cached_tokens_ = std::min(cached, prompt_count());
+  return true;
 }
 
 void Sequence::Preempt() {

@@ -57,8 +57,8 @@ class Sequence {
   // Nothing is left to compute: it met its end before it began.
   bool finished() const { return !draws() && next_scored_position() >= length(); }
 
-  // Computation begins, or begins again, behind `cached` tokens.
-  void BeginPrefill(int64_t cached, absl::Time now);
+  // Computation begins, or begins again, behind `cached` tokens. True for the first time.
+  bool BeginPrefill(int64_t cached, absl::Time now);
   // Its KV is gone; prefill will cover prompt and generated tokens.
   void Preempt();
 

@@ -100,7 +100,9 @@ bool StepSelector::StartWaiting(HeldSequence* held, bool may_preempt, absl::Time
     metrics_->prefix_lookup_tokens.Increment(static_cast<double>(sequence.length()));
     metrics_->prefix_hit_tokens.Increment(static_cast<double>(cached));
   }
-  sequence.BeginPrefill(cached, now);
+  if (sequence.BeginPrefill(cached, now)) {
+    metrics_->queue_seconds.Observe(now - sequence.start_time());
+  }
   waiting_.erase(held->age);
   running_.emplace(held->age, held);
   held->prefix_wait_block.reset();

@@ -103,6 +103,24 @@ TEST(EngineCoreTest, NoStopTakesEffectBeforeMinNewTokens) {
   }
 }
 
+TEST(EngineCoreTest, TheLastTokenOfMinNewTokensIsNoStopYetAndTheNextOneMayBe) {
+  SequenceStart start = MakeStart(1, RandomIds(1, 20), 100);
+  const std::vector<int32_t> ids = RunAlone(start).ids;
+  // A position whose id was not drawn before, so that banning it changes nothing up to there.
+  size_t position = 10;
+  while (std::find(ids.begin(), ids.begin() + position, ids[position]) != ids.begin() + position) {
+    ++position;
+  }
+  start.parameters.stop_ids = {ids[position]};
+  start.parameters.min_new_tokens = static_cast<int64_t>(position) + 1;
+  const Transcript banned = RunOne(start);
+  ASSERT_GT(banned.ids.size(), position + 1);
+  EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + position, banned.ids.begin()));
+  EXPECT_NE(banned.ids[position], ids[position]);
+  start.parameters.min_new_tokens = static_cast<int64_t>(position);
+  EXPECT_THAT(RunOne(start).ids, SizeIs(position + 1));
+}
+
 TEST(EngineCoreTest, TheStopWinsWhenTheLastTokenIsBoth) {
   SequenceStart start = MakeStart(1, RandomIds(1, 20), 100);
   const std::vector<int32_t> ids = RunAlone(start).ids;
@@ -328,6 +346,7 @@ TEST(EngineCoreTest, ALostDeviceStopsTheEngineAndEndsNoSequence) {
   ASSERT_TRUE(harness.core().Start(MakeStart(1, RandomIds(1, 20), 30)).ok());
   ASSERT_TRUE(harness.RunAll());
   EXPECT_EQ(harness.core().health().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(harness.core().Snapshot().idle) << "it has work that does not move";
   EXPECT_FALSE(harness.transcript(1).end.has_value());
   EXPECT_THAT(harness.transcript(1).ids, SizeIs(3));
   EXPECT_EQ(harness.core().Start(MakeStart(2, {1}, 1)).code(), absl::StatusCode::kUnavailable);

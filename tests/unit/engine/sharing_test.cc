@@ -38,24 +38,27 @@ TEST(SharingTest, AGroupThatStartsTogetherPrefillsItsPromptOnce) {
   EXPECT_EQ(harness.executor().sequences_max(), 16) << "then they decode together";
 }
 
-TEST(SharingTest, ALaterRequestWaitsForTheLongPrefixInWorkOnly) {
-  EngineHarness harness({.block_count = 256, .chunk_tokens = 32});
-  const std::vector<int32_t> prefix = RandomIds(1, 320);
+TEST(SharingTest, ALaterRequestWaitsForTheBlockInWorkAndOthersPassIt) {
+  EngineHarness harness({.block_count = 256, .chunk_tokens = 64});
+  const std::vector<int32_t> prefix = RandomIds(1, 352);
   std::vector<SequenceStart> starts = {MakeStart(1, prefix, 5)};
   ASSERT_TRUE(harness.core().Start(starts[0]).ok());
-  for (int i = 0; i < 3; ++i) harness.RunStep();
-  // Shares 160 tokens of the prompt that is being computed, then differs.
-  std::vector<int32_t> ids(prefix.begin(), prefix.begin() + 160);
-  const std::vector<int32_t> own = RandomIds(9, 50);
+  for (int i = 0; i < 5; ++i) harness.RunStep();
+  // 320 tokens are done; the next step computes the rest and has room for more. This one shares
+  // 340 of them and then differs, so it wants the block up to 336.
+  std::vector<int32_t> ids(prefix.begin(), prefix.begin() + 340);
+  const std::vector<int32_t> own = RandomIds(9, 8);
   ids.insert(ids.end(), own.begin(), own.end());
   starts.push_back(MakeStart(2, ids, 5));
   // Shares nothing: is not held up.
   starts.push_back(MakeStart(3, RandomIds(3, 20), 5));
   ASSERT_TRUE(harness.core().Start(starts[1]).ok());
   ASSERT_TRUE(harness.core().Start(starts[2]).ok());
+  harness.RunStep();
+  EXPECT_EQ(harness.cuts().back().ticket, base::TicketId(3));
   ASSERT_TRUE(harness.RunAll());
   ExpectAllEqualToAlone(&harness, starts);
-  EXPECT_EQ(harness.metrics().prompt_tokens_prefilled.value(), 320 + 50 + 20);
+  EXPECT_EQ(harness.metrics().prompt_tokens_prefilled.value(), 352 + (348 - 336) + 20);
 }
 
 TEST(SharingTest, AFollowerTakesOverWhenTheLeaderIsCancelled) {
