@@ -18,6 +18,7 @@ struct AdmitRequest {
   int64_t new_tokens_max = 0;  // Still to generate.
   uint64_t prefix_hash = 0;
   std::vector<WorkerKey> candidates;  // Best first.
+  base::Epoch entry_epoch;            // 0 until the scheduler has granted a first ticket.
   absl::Duration time_left;
 };
 
@@ -29,6 +30,7 @@ struct WorkerStart {
   int64_t deliver_output_from = 0;
   int64_t deliver_prompt_from = 0;
   int64_t credit_tokens = 0;
+  base::Epoch entry_epoch;
   absl::Duration time_left;
 };
 

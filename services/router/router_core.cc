@@ -158,6 +158,7 @@ void RouterCore::Admit(SequenceRecord* record, const RouteChoice& choice) {
       .new_tokens_max = std::max<int64_t>(0, record->spec->max_new_tokens - output_count),
       .prefix_hash = record->prefix_hash,
       .candidates = std::move(candidates),
+      .entry_epoch = record->entry_epoch,
       .time_left = record->deadline - record->asked_at,
   });
 }
@@ -179,6 +180,9 @@ void RouterCore::TicketGranted(uint64_t admit_handle, Ticket ticket) {
     return PlaceWaiting();
   }
   if (record->attempt == 0) deps_.metrics->open_to_start_seconds.Observe(now - record->opened_at);
+  // The first grant says when the sequence entered the cluster; an abort of everything ends what
+  // entered before it, also when it is between two workers.
+  if (record->entry_epoch == base::Epoch()) record->entry_epoch = ticket.epoch;
   ledger_.SetRunning(record, std::move(ticket));
   table_.AddRunning(row->worker, 1, now);
   Start(record, row);

@@ -20,6 +20,7 @@ void RouterCore::Start(SequenceRecord* record, WorkerTable::Row* row) {
   start.deliver_output_from = record->log.delivered_outputs();
   start.deliver_prompt_from = record->log.deliver_prompt_from();
   start.credit_tokens = std::max<int64_t>(0, record->credit_left());
+  start.entry_epoch = record->entry_epoch;
   start.time_left = record->deadline - deps_.clock->Now();
   BatchFor(row).starts.push_back(std::move(start));
 }

@@ -15,6 +15,7 @@ SequenceRecord::SequenceRecord(uint64_t id_in, GatewayId gateway_in, OpenSequenc
       retry_budget(open.retry_budget),
       log(*spec),
       credit_granted(open.credit_tokens),
+      entry_epoch(spec->entry_epoch),
       retries_left(open.retry_budget) {}
 
 SequenceRecord* SequenceLedger::Open(GatewayId gateway, OpenSequence open, absl::Time now) {

@@ -50,7 +50,8 @@ struct SequenceRecord {
   absl::Time asked_at = absl::InfinitePast();  // With kAdmitting.
   std::optional<Ticket> ticket;                // With kRunning.
 
-  int64_t attempt = 0;   // Of the newest ticket.
+  base::Epoch entry_epoch;  // Of the first ticket, or as the gateway says; 0 before.
+  int64_t attempt = 0;      // Of the newest ticket.
   int64_t retries_left;  // Until something new is delivered.
   absl::Duration back_off = absl::ZeroDuration();
   int64_t resumptions = 0;

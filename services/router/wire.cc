@@ -227,7 +227,7 @@ void EncodeAdmit(const std::string& cluster_id, const AdmitRequest& request,
   for (const WorkerKey& candidate : request.candidates) {
     EncodeWorker(cluster_id, candidate, message->add_candidates());
   }
-  message->set_entry_epoch(spec.entry_epoch.value());
+  message->set_entry_epoch(request.entry_epoch.value());
   message->set_deadline_seconds(absl::ToDoubleSeconds(request.time_left));
 }
 
@@ -251,6 +251,7 @@ void EncodeStart(const std::string& cluster_id, const WorkerStart& start,
       start.generated_ids == nullptr ? spec.generated_ids : *start.generated_ids;
   sequence->mutable_prompt_ids()->Add(spec.prompt_ids.begin(), spec.prompt_ids.end());
   sequence->mutable_generated_ids()->Add(generated.begin(), generated.end());
+  sequence->set_entry_epoch(start.entry_epoch.value());
   sequence->set_deliver_output_from(start.deliver_output_from);
   sequence->set_deliver_prompt_from(start.deliver_prompt_from);
   message->set_credit_tokens(start.credit_tokens);

@@ -32,6 +32,7 @@ void SchedulerCore::Admit(std::vector<AdmissionRequest> requests) {
 
 void SchedulerCore::Decide(AdmissionRequest request) {
   const absl::Time now = clock_->Now();
+  if (request.entry_epoch == base::Epoch()) request.entry_epoch = state_.admission_epoch;
   absl::Status status = CheckWanted(request);
   // While it recovers the scheduler does not know yet which candidates live.
   if (status.ok() && !recovering_) status = CheckPossible(request);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/status_macros.h"
 #include "common/rpc/status_conversion.h"
 #include "services/worker/codec.h"
 
@@ -33,18 +34,19 @@ void RunHandler::OnMessage(v1::WorkerCommand& command) {
   RequestRead();
 }
 
+absl::StatusOr<SequenceStart> RunHandler::CheckStart(const v1::WorkerStart& message) const {
+  LOCKSTEP_RETURN_IF_ERROR(parts_.fence->CheckIdentity(DecodeIdentity(message.ticket().worker())));
+  LOCKSTEP_RETURN_IF_ERROR(parts_.fence->CheckTicketEpoch(base::Epoch(message.ticket().epoch())));
+  return DecodeStart(message, parts_.clock->Now());
+}
+
 void RunHandler::StartSequences(const v1::WorkerCommand& command) {
   if (command.start().empty()) return;
   v1::WorkerFrame refusals;
   std::vector<SequenceStart> starts;
   for (const v1::WorkerStart& message : command.start()) {
     const uint64_t ticket = message.ticket().ticket_id();
-    absl::Status status = parts_.fence->CheckIdentity(DecodeIdentity(message.ticket().worker()));
-    if (status.ok()) {
-      status = parts_.fence->CheckTicketEpoch(base::Epoch(message.ticket().epoch()));
-    }
-    absl::StatusOr<SequenceStart> start = status;
-    if (status.ok()) start = DecodeStart(message, parts_.clock->Now());
+    absl::StatusOr<SequenceStart> start = CheckStart(message);
     if (!start.ok()) {
       AddRefusal(ticket, start.status(), &refusals);
       continue;

@@ -37,6 +37,8 @@ class RunHandler final : public rpc::BidiHandler<v1::WorkerCommand, v1::WorkerFr
   void OnHalfClose() override;
   void OnCancelled() override { DropSequences(); }
 
+  // The start as the engine takes it, or why this worker refuses the ticket.
+  absl::StatusOr<SequenceStart> CheckStart(const v1::WorkerStart& message) const;
   void StartSequences(const v1::WorkerCommand& command);
   void DropSequences();
 

@@ -59,6 +59,7 @@ SchedulerLink::~SchedulerLink() {
 
 void SchedulerLink::Run() {
   while (!stopping()) {
+    if (!deps_.engine->health().ok()) return;  // The process ends; its lease runs out by itself.
     if (registered_ && !deps_.fence->Tick()) {
       LoseLease(absl::AbortedError("the process stood still for longer than its lease"));
     }

@@ -228,6 +228,7 @@ bool EngineCore::RunStep() {
   }
   StepOutput output;
   output.step = ++steps_;
+  output.outputs.reserve(planned.size());
   for (size_t i = 0; i < planned.size(); ++i) {
     SequenceOutput result = TakeResult(planned[i], results_[i], &output.cuts);
     const bool is_empty = result.ids.empty() && result.prompt_count == 0 && !result.end;
@@ -240,6 +241,7 @@ bool EngineCore::RunStep() {
 
 absl::Status EngineCore::Execute(const std::vector<Planned>& planned) {
   std::vector<StepSequence> sequences;
+  sequences.reserve(planned.size());
   int64_t rows = 0;
   for (const Planned& item : planned) {
     const Sequence& sequence = *item.held->sequence;

@@ -21,6 +21,10 @@ absl::Status StepError(kernels::SampleError error, int64_t position) {
       absl::StrFormat("the model's logits before position %d are not finite", position));
 }
 
+bool WantsDetails(const SequenceParameters& parameters) {
+  return parameters.top_count > 0 || !parameters.chosen_ids.empty() || parameters.entropy;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Sequence>> Sequence::Create(
@@ -116,7 +120,9 @@ StepSequence Sequence::PrepareStep(int64_t tokens, std::span<const int32_t> bloc
     step.score_targets = ids.subspan(range.begin, range.end - range.begin);
   }
   step.score_details = parameters.prompt_details || range.end > prompt_count();
-  step.logprobs = parameters.logprobs || range.begin < std::min(range.end, prompt_count());
+  // Raw and scaled logprobs that come with details but were not asked for are dropped later.
+  step.logprobs = parameters.logprobs || WantsDetails(parameters) ||
+                  range.begin < std::min(range.end, prompt_count());
   step.temperature = parameters.temperature;
   step.top_count = parameters.top_count;
   step.chosen_ids = parameters.chosen_ids;

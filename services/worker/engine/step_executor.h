@@ -29,7 +29,8 @@ struct StepSequence {
   std::span<const kernels::IdBias> biases;
   std::span<const kernels::IdCount> counts;
 
-  // Logprobs of the drawn token, and of scored rows.
+  // Logprobs of the drawn token, with details; without it there are none. Scored rows always have
+  // theirs.
   bool logprobs = true;
   float temperature = 1;
   int top_count = 0;

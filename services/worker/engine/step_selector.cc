@@ -79,7 +79,7 @@ void StepSelector::PlanRunning(HeldSequence* held, std::vector<Planned>* planned
 bool StepSelector::StartWaiting(HeldSequence* held, bool may_preempt, absl::Time now,
                                 std::vector<Planned>* planned) {
   Sequence& sequence = *held->sequence;
-  if (held->prefix_wait_block.has_value() && IsInWork(held, *held->prefix_wait_block)) return true;
+  if (held->prefix_wait_block.has_value() && StillWaitsForPrefix(held)) return true;
   const int64_t cached = held->kv.Match(sequence.ids(), sequence.first_row_wanted());
   if (WaitsForPrefix(held, cached / index_->block_tokens())) {
     held->kv.Release();
@@ -113,12 +113,24 @@ bool StepSelector::StartWaiting(HeldSequence* held, bool may_preempt, absl::Time
 }
 
 bool StepSelector::WaitsForPrefix(HeldSequence* held, int64_t matched_blocks) {
-  const int64_t useful_blocks = held->sequence->first_row_wanted() / index_->block_tokens();
-  if (!held->kv.shares() || matched_blocks >= useful_blocks) return false;
+  if (!held->kv.shares() || matched_blocks >= UsefulBlocks(*held)) return false;
   if (!IsInWork(held, matched_blocks)) return false;
   if (!held->prefix_wait_block.has_value()) metrics_->prefix_waits.Increment();
   held->prefix_wait_block = matched_blocks;
   return true;
+}
+
+bool StepSelector::StillWaitsForPrefix(HeldSequence* held) {
+  // Keys name whole chains: who works at a later block of this chain has done the ones before it.
+  int64_t& block = *held->prefix_wait_block;
+  for (const int64_t end = UsefulBlocks(*held); block < end; ++block) {
+    if (IsInWork(held, block)) return true;
+  }
+  return false;
+}
+
+int64_t StepSelector::UsefulBlocks(const HeldSequence& held) const {
+  return held.sequence->first_row_wanted() / index_->block_tokens();
 }
 
 bool StepSelector::IsInWork(HeldSequence* held, int64_t block) {

@@ -24,8 +24,7 @@ struct HeldSequence {
   uint64_t age = 0;  // Order of arrival: the lower the older.
   // Since when it waits for credit.
   std::optional<absl::Time> stalled_since;
-  // Whole blocks of its tokens that were in the prefix index when it began to wait for the next
-  // one.
+  // The block of its tokens that another sequence is computing for it.
   std::optional<int64_t> prefix_wait_block;
   std::optional<absl::Time> last_token_time;
 };
@@ -71,7 +70,11 @@ class StepSelector {
   bool StartWaiting(HeldSequence* held, bool may_preempt, absl::Time now,
                     std::vector<Planned>* planned);
   bool WaitsForPrefix(HeldSequence* held, int64_t matched_blocks);
+  // Without looking into the index: moves the wait on to the next block of its prefix in work.
+  bool StillWaitsForPrefix(HeldSequence* held);
   bool IsInWork(HeldSequence* held, int64_t block);
+  // Whole blocks of its tokens that it could take from others.
+  int64_t UsefulBlocks(const HeldSequence& held) const;
   void NotePrefill(HeldSequence* held);
   // Takes the blocks of another sequence; false when there is none to take from.
   bool PreemptFor(const HeldSequence* held);

@@ -1,0 +1,151 @@
+#include "tests/support/cluster_harness.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel_pool.h"
+#include "tests/support/prometheus_text.h"
+
+namespace lockstep::testing {
+namespace {
+
+std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
+
+std::string MakeDirectory() {
+  std::string path = std::filesystem::temp_directory_path() / "lockstep-cluster-XXXXXX";
+  LOCKSTEP_CHECK(mkdtemp(path.data()) != nullptr);
+  return path;
+}
+
+}  // namespace
+
+ClusterHarness::ClusterHarness(Options options)
+    : options_(std::move(options)),
+      directory_(MakeDirectory()),
+      scheduler_port_(FreePort()),
+      router_port_(FreePort()),
+      gateway_port_(FreePort()),
+      scheduler_metrics_(FreePort()),
+      router_metrics_(FreePort()),
+      gateway_metrics_(FreePort()) {
+  for (int i = 0; i < options_.workers; ++i) {
+    worker_ports_.push_back(FreePort());
+    worker_metrics_.push_back(FreePort());
+  }
+  workers_.resize(options_.workers);
+}
+
+ClusterHarness::~ClusterHarness() {
+  gateway_.reset();
+  router_.reset();
+  workers_.clear();
+  scheduler_.reset();
+  std::filesystem::remove_all(directory_);
+}
+
+config::v1::ServerConfig ClusterHarness::Server(int port, int metrics_port) const {
+  config::v1::ServerConfig server;
+  server.set_listen(Address(port));
+  server.set_metrics_listen(Address(metrics_port));
+  server.set_cluster_id("test");
+  server.set_log_level("error");
+  return server;
+}
+
+absl::Status ClusterHarness::StartScheduler() {
+  config::v1::SchedulerConfig config;
+  *config.mutable_server() = Server(scheduler_port_, scheduler_metrics_);
+  config.set_lease_seconds(options_.lease_seconds);
+  config.set_state_file(directory_ + "/scheduler-state");
+  config.set_reserve_horizon_tokens(options_.reserve_horizon_tokens);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto read, scheduler::ReadSchedulerOptions(config));
+  LOCKSTEP_ASSIGN_OR_RETURN(scheduler_, scheduler::SchedulerServer::Start(std::move(read)));
+  return absl::OkStatus();
+}
+
+absl::Status ClusterHarness::StartRouter() {
+  config::v1::RouterConfig config;
+  *config.mutable_server() = Server(router_port_, router_metrics_);
+  config.set_scheduler(Address(scheduler_port_));
+  config.set_router_id("router-0");
+  LOCKSTEP_ASSIGN_OR_RETURN(router_, router::RouterServer::Start(config));
+  return absl::OkStatus();
+}
+
+absl::Status ClusterHarness::StartWorker(int index) {
+  config::v1::WorkerConfig config;
+  *config.mutable_server() = Server(worker_ports_[index], worker_metrics_[index]);
+  config.set_worker_id(absl::StrCat("worker-", index));
+  config.set_scheduler(Address(scheduler_port_));
+  config.set_model(options_.model);
+  config.set_threads(1);
+  config.set_kv_bytes(options_.kv_bytes);
+  config.set_sequences_max(options_.sequences_max);
+  config.set_split_kv_size(options_.split_kv_size);
+  config.set_chunk_tokens(options_.chunk_tokens);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto read, worker::ReadWorkerOptions(config));
+  LOCKSTEP_ASSIGN_OR_RETURN(workers_[index], worker::WorkerServer::Start(std::move(read)));
+  return absl::OkStatus();
+}
+
+absl::Status ClusterHarness::Start() {
+  LOCKSTEP_RETURN_IF_ERROR(StartScheduler());
+  LOCKSTEP_RETURN_IF_ERROR(StartRouter());
+  for (int i = 0; i < options_.workers; ++i) LOCKSTEP_RETURN_IF_ERROR(StartWorker(i));
+  config::v1::GatewayConfig config;
+  *config.mutable_server() = Server(gateway_port_, gateway_metrics_);
+  config.add_routers(Address(router_port_));
+  config.set_scheduler(Address(scheduler_port_));
+  if (options_.model != "null:") config.set_tokenizer_dir(options_.model);
+  config.set_sequences_max(options_.gateway_sequences_max);
+  config.set_orphan_grace_seconds(options_.orphan_grace_seconds);
+  config.set_stream_idle_timeout_seconds(options_.stream_idle_timeout_seconds);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto read, gateway::ReadGatewayOptions(config));
+  LOCKSTEP_ASSIGN_OR_RETURN(gateway_, gateway::GatewayServer::Start(std::move(read)));
+  stub_ = v1::RolloutService::NewStub(rpc::MakeChannel(Address(gateway_port_)));
+  if (!WaitForWorkers(options_.workers)) {
+    return absl::DeadlineExceededError("the workers did not join in time");
+  }
+  return absl::OkStatus();
+}
+
+bool ClusterHarness::WaitForWorkers(int count) {
+  return WaitUntil([&] {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
+    v1::GetServerInfoResponse info;
+    return stub_->GetServerInfo(&context, {}, &info).ok() && info.workers_size() == count;
+  });
+}
+
+bool ClusterHarness::WaitUntil(absl::FunctionRef<bool()> condition, absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  base::Mutex mutex;
+  base::CondVar pause;
+  while (!condition()) {
+    if (absl::Now() > end) return false;
+    base::MutexLock lock(&mutex);
+    pause.WaitFor(&mutex, absl::Milliseconds(5));
+  }
+  return true;
+}
+
+double ClusterHarness::WorkerMetric(int index, const std::string& name) const {
+  return SumMetric(FetchMetrics(worker_metrics_[index]), name);
+}
+double ClusterHarness::RouterMetric(const std::string& name) const {
+  return SumMetric(FetchMetrics(router_metrics_), name);
+}
+double ClusterHarness::SchedulerMetric(const std::string& name) const {
+  return SumMetric(FetchMetrics(scheduler_metrics_), name);
+}
+double ClusterHarness::GatewayMetric(const std::string& name) const {
+  return SumMetric(FetchMetrics(gateway_metrics_), name);
+}
+
+}  // namespace lockstep::testing

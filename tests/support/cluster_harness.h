@@ -1,0 +1,82 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "lockstep/config/v1/config.pb.h"
+#include "lockstep/v1/rollout.grpc.pb.h"
+#include "services/gateway/gateway_server.h"
+#include "services/router/router_server.h"
+#include "services/scheduler/scheduler_server.h"
+#include "services/worker/worker_server.h"
+
+namespace lockstep::testing {
+
+// A cluster of the real services in one process, on free ports of the loopback interface. Parts can
+// be stopped and started again under the same name and port. Not thread-safe.
+class ClusterHarness {
+ public:
+  struct Options {
+    std::string model = "null:";
+    int workers = 2;
+    int64_t kv_bytes = int64_t{16} << 20;
+    int64_t sequences_max = 64;
+    int64_t split_kv_size = 256;
+    int64_t chunk_tokens = 512;
+    double lease_seconds = 0.6;
+    int64_t reserve_horizon_tokens = 256;
+    int64_t gateway_sequences_max = 65536;
+    double orphan_grace_seconds = 30;
+    double stream_idle_timeout_seconds = 60;
+  };
+  explicit ClusterHarness(Options options);
+  ~ClusterHarness();
+
+  // Starts everything and waits until all workers are known to the gateway.
+  absl::Status Start();
+
+  absl::Status StartScheduler();
+  void StopScheduler() { scheduler_.reset(); }
+  absl::Status StartRouter();
+  void StopRouter() { router_.reset(); }
+  absl::Status StartWorker(int index);
+  // Without a farewell, as a kill would.
+  void StopWorker(int index) { workers_[index].reset(); }
+  worker::WorkerServer* worker(int index) { return workers_[index].get(); }
+
+  v1::RolloutService::StubInterface* stub() { return stub_.get(); }
+  // The value of a metric of a worker, summed over its label values; 0 when it is not there.
+  double WorkerMetric(int index, const std::string& name) const;
+  double RouterMetric(const std::string& name) const;
+  double SchedulerMetric(const std::string& name) const;
+  double GatewayMetric(const std::string& name) const;
+  // True as soon as the condition holds, false when it does not within `timeout`.
+  static bool WaitUntil(absl::FunctionRef<bool()> condition,
+                        absl::Duration timeout = absl::Seconds(20));
+  bool WaitForWorkers(int count);
+
+ private:
+  config::v1::ServerConfig Server(int port, int metrics_port) const;
+
+  const Options options_;
+  std::string directory_;
+  int scheduler_port_ = 0;
+  int router_port_ = 0;
+  int gateway_port_ = 0;
+  std::vector<int> worker_ports_;
+  int scheduler_metrics_ = 0;
+  int router_metrics_ = 0;
+  int gateway_metrics_ = 0;
+  std::vector<int> worker_metrics_;
+  std::unique_ptr<scheduler::SchedulerServer> scheduler_;
+  std::unique_ptr<router::RouterServer> router_;
+  std::vector<std::unique_ptr<worker::WorkerServer>> workers_;
+  std::unique_ptr<gateway::GatewayServer> gateway_;
+  std::unique_ptr<v1::RolloutService::StubInterface> stub_;
+};
+
+}  // namespace lockstep::testing
