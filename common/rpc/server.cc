@@ -1,5 +1,6 @@
 #include "common/rpc/server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -82,7 +83,8 @@ Server::~Server() { Shutdown(); }
 
 void Server::Drain(absl::Time deadline) {
   health_.BeginDrain();
-  server_->Shutdown(absl::ToChronoTime(deadline));
+  // gRPC takes a time before 1970 for one that never comes.
+  server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::UnixEpoch())));
 }
 
 void Server::Shutdown() { Drain(absl::InfinitePast()); }
