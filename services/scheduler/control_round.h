@@ -36,6 +36,8 @@ class ControlRound {
   ControlRound(const std::vector<WorkerName>& workers, absl::Time deadline)
       : pending_(workers.begin(), workers.end()), deadline_(deadline) {}
 
+  // A worker that came while the round was under way.
+  void Add(const WorkerName& worker) { pending_.insert(worker); }
   // An answer, or the error of a call.
   void OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply);
   // Workers whose call failed since the last time, to be called again.

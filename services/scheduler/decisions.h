@@ -76,6 +76,7 @@ struct CoreCounters {
 struct WorkerView {
   WorkerName name;
   std::string address;
+  std::string metrics_address;
   int64_t running_sequences = 0;  // Tickets.
   int64_t kv_blocks_free = 0;     // Not promised.
   int64_t kv_blocks = 0;

@@ -113,6 +113,7 @@ absl::StatusOr<SchedulerCore::RegisterAnswer> SchedulerCore::Register(
     // It may have missed an abort of everything, or a hold, while it was not registered.
     SendTo(worker, OperationId(), state_.abort_epoch, {.abort_all = true});
   }
+  JoinOperations(worker);
   ++counters_.registered;
   decisions_.workers_changed = true;
   changed_.insert(registration.name);
@@ -275,6 +276,7 @@ std::vector<WorkerView> SchedulerCore::Workers() const {
     views.push_back(
         {.name = worker.name,
          .address = worker.address,
+         .metrics_address = worker.metrics_address,
          .running_sequences = static_cast<int64_t>(accounting_.ticket_count(worker.name)),
          .kv_blocks_free = accounting_.blocks_free(worker.name),
          .kv_blocks = worker.capacity.kv_blocks,

@@ -74,8 +74,9 @@ class SchedulerCore {
   void CloseStream(RouterStream stream);
 
   // Operations finish by Decisions::finished, possibly of the same call; at the latest when the
-  // control timeout has passed, but a pause in wait mode only when nothing runs any longer. An
-  // error means that nothing was begun.
+  // control timeout has passed, but a pause in wait mode only when nothing runs any longer, and
+  // none before a restarted scheduler has heard of every worker. An error means that nothing was
+  // begun.
   absl::StatusOr<OperationId> AbortAll();
   absl::StatusOr<OperationId> Abort(const std::vector<base::RequestId>& requests);
   absl::StatusOr<OperationId> Pause(PauseMode mode);
@@ -147,6 +148,8 @@ class SchedulerCore {
               ControlCommand command);
   // Ends the leases of workers that kept silent, and calls others again whose call failed.
   void TickOperations();
+  // A worker that comes while operations are under way takes part in them.
+  void JoinOperations(const WorkerRegistry::Worker& worker);
   bool holding() const { return state_.pause == PauseMode::kKeep; }
   void FinishOperations();
   // What may follow from any event that ended something.

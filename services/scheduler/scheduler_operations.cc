@@ -82,7 +82,8 @@ SchedulerCore::Operation& SchedulerCore::Begin(const ControlCommand& command) {
     workers.push_back(worker.name);
     SendTo(worker, id, state_.admission_epoch, command);
   }
-  Operation operation{.round = ControlRound(workers, clock_->Now() + options_.control_timeout),
+  const absl::Time begins = std::max(clock_->Now(), recovering_until_);
+  Operation operation{.round = ControlRound(workers, begins + options_.control_timeout),
                       .command = command,
                       .epoch = state_.admission_epoch};
   operation.result.operation = id;
@@ -121,7 +122,15 @@ void SchedulerCore::TickOperations() {
   }
 }
 
+void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker) {
+  for (auto& [id, operation] : operations_) {
+    operation.round.Add(worker.name);
+    SendTo(worker, id, operation.epoch, operation.command);
+  }
+}
+
 void SchedulerCore::FinishOperations() {
+  if (recovering_) return;
   for (auto it = operations_.begin(); it != operations_.end();) {
     Operation& operation = it->second;
     if (!operation.round.done() || (operation.drains && ledger_.size() > 0)) {

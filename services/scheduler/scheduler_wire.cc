@@ -72,6 +72,7 @@ WorkerRegistration DecodeRegistration(const v1::RegisterRequest& request) {
   WorkerRegistration registration{.name = {.id = base::WorkerId(request.worker_id()),
                                            .incarnation = base::Incarnation(request.incarnation())},
                                   .address = request.address(),
+                                  .metrics_address = request.metrics_address(),
                                   .capacity = {.kv_blocks = capacity.kv_blocks(),
                                                .kv_block_tokens = capacity.kv_block_tokens(),
                                                .sequences_max = capacity.sequences_max(),
@@ -169,6 +170,7 @@ v1::WorkerState EncodeView(const std::string& cluster_id, const WorkerView& view
   v1::WorkerState state;
   *state.mutable_worker() = EncodeWorker(cluster_id, view.name);
   state.set_address(view.address);
+  state.set_metrics_address(view.metrics_address);
   state.set_running_sequences(view.running_sequences);
   state.set_kv_blocks_free(view.kv_blocks_free);
   state.set_kv_blocks(view.kv_blocks);

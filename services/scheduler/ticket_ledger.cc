@@ -82,7 +82,9 @@ std::vector<base::TicketId> TicketLedger::EndWorker(const WorkerName& worker) {
 }
 
 bool TicketLedger::FromEarlierOffice(base::TicketId ticket) const {
-  return ticket.value() >> kCountBits < options_.scheduler_epoch;
+  // The first office is 1: a bare number, such as 0 for no ticket at all, is nobody's.
+  const uint64_t office = ticket.value() >> kCountBits;
+  return office >= 1 && office < options_.scheduler_epoch;
 }
 
 const TicketLedger::Entry* TicketLedger::Find(base::TicketId ticket) const {

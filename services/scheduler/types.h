@@ -56,7 +56,8 @@ struct HeldTicket {
 
 struct WorkerRegistration {
   WorkerName name;
-  std::string address;  // host:port as routers reach it.
+  std::string address;          // host:port as routers reach it.
+  std::string metrics_address;  // host:port of its metrics; empty if it serves none.
   WorkerCapacity capacity;
   int64_t split_kv_size = 0;  // Tokens; what plans are made of.
   Contract contract;

@@ -46,6 +46,7 @@ void WorkerRegistry::Add(const WorkerRegistration& registration, absl::Time now)
       living_
           .try_emplace(registration.name.id, Worker{.name = registration.name,
                                                     .address = registration.address,
+                                                    .metrics_address = registration.metrics_address,
                                                     .capacity = registration.capacity,
                                                     .split_kv_size = registration.split_kv_size,
                                                     .lease_until = now + lease_})

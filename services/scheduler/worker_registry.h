@@ -29,6 +29,7 @@ class WorkerRegistry {
   struct Worker {
     WorkerName name;
     std::string address;
+    std::string metrics_address;
     WorkerCapacity capacity;
     int64_t split_kv_size = 0;
     uint64_t steps = 0;  // At the last renewal.

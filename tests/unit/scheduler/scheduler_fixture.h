@@ -68,8 +68,10 @@ class SchedulerCoreTest : public testing::Test {
     while (clock_.Now() < end) {
       clock_.Advance(absl::Milliseconds(100));
       for (const WorkerName& name : alive) {
+        int64_t free = 100;
+        for (const HeldTicket& ticket : held_[name]) free -= ticket.kv_blocks;
         (void)core_->Heartbeat(
-            {.name = name, .idle = true, .kv_blocks_free = 100, .held = held_[name]});
+            {.name = name, .idle = true, .kv_blocks_free = free, .held = held_[name]});
       }
       core_->Tick();
     }

@@ -211,6 +211,25 @@ TEST_F(SchedulerOperationsTest, WorkerThatComesBackWithSequencesIsToldOfTheLastA
   EXPECT_EQ(all_.calls[0].admission_epoch, aborted);
 }
 
+TEST_F(SchedulerOperationsTest, PauseDuringRecoveryWaitsForWorkersThatHaveNotReportedYet) {
+  Join("a");
+  const Ticket ticket = **Admit(Request("s1", {"a"}));
+  Restart();
+  const OperationId id = *core_->Pause(PauseMode::kWait);
+  Pass(absl::Seconds(1));
+  EXPECT_FALSE(ResultOf(id).has_value());
+  WorkerRegistration again = RegistrationOf("a", 1);
+  again.held = {{.ticket = ticket.id, .kv_blocks = 5}};
+  ASSERT_TRUE(core_->Register(again).ok());
+  AnswerCalls();
+  Hold(ticket, 5);
+  Pass(options_.lease, {a_});
+  EXPECT_FALSE(ResultOf(id).has_value());
+  held_.clear();
+  Pass(absl::Milliseconds(100), {a_});
+  EXPECT_TRUE(ResultOf(id)->status.ok());
+}
+
 TEST_F(SchedulerOperationsTest, OperationThatCannotBeMadeDurableChangesNothing) {
   Join("a");
   const base::Epoch before = core_->state().epoch;

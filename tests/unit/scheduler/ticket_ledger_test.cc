@@ -32,6 +32,7 @@ TEST_F(TicketLedgerTest, IdsOfTwoOfficesNeverMeet) {
   EXPECT_NE(old_id, new_id);
   EXPECT_TRUE(next.FromEarlierOffice(old_id));
   EXPECT_FALSE(next.FromEarlierOffice(new_id));
+  EXPECT_FALSE(next.FromEarlierOffice(TicketId(0)));
 }
 
 TEST_F(TicketLedgerTest, TicketOnItsWayIsNotTakenForEnded) {
