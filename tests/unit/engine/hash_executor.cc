@@ -137,7 +137,9 @@ StepSequenceResult HashExecutor::Compute(const StepSequence& sequence,
     result.error = kernels::SampleError::kAllBanned;
     return result;
   }
-  AppendLogprobs(sequence, prefixes.back(), result.sampled_id, /*details=*/true, &result.sampled);
+  if (sequence.logprobs) {
+    AppendLogprobs(sequence, prefixes.back(), result.sampled_id, /*details=*/true, &result.sampled);
+  }
   return result;
 }
 
@@ -166,10 +168,8 @@ int32_t HashExecutor::Draw(const StepSequence& sequence, uint64_t prefix) const 
 
 void HashExecutor::AppendLogprobs(const StepSequence& sequence, uint64_t prefix, int32_t target,
                                   bool details, LogprobBlock* block) const {
-  if (sequence.logprobs) {
-    block->raw.push_back(Logprob(prefix, target));
-    block->scaled.push_back(Logprob(prefix, target) / (sequence.temperature + 1));
-  }
+  block->raw.push_back(Logprob(prefix, target));
+  block->scaled.push_back(Logprob(prefix, target) / (sequence.temperature + 1));
   if (!details) return;
   if (sequence.entropy) block->entropy.push_back(Unit(Mix(prefix, 77)));
   for (const int32_t id : sequence.chosen_ids) {

@@ -42,12 +42,19 @@ SequenceStart RandomStart(uint64_t ticket, Random* random) {
   if ((*random)(4) == 0)
     parameters.min_new_tokens = std::min<int64_t>(10, parameters.max_new_tokens);
   if ((*random)(3) == 0) parameters.top_count = 2;
+  if ((*random)(4) == 0) parameters.logprobs = false;
   if ((*random)(3) == 0) start.deliver_prompt_from = 1 + (*random)(start.prompt_ids.size());
   if ((*random)(8) == 0) start.score_only = true;
   if ((*random)(6) == 0) start.disable_prefix_cache = true;
   if ((*random)(6) == 0) start.cache_namespace = "other";
   start.credit_tokens = (*random)(3) == 0 ? (*random)(8) : 1000;
-  return start;
+  // Given ids to score, where none of them can end the sequence.
+  const bool has_stops = !parameters.stop_ids.empty() || !parameters.stop_strings.empty();
+  if (!has_stops && parameters.max_new_tokens > 1 && (*random)(2) == 0) {
+    start.generated_ids = RandomIds(2000 + ticket, (*random)(parameters.max_new_tokens));
+    start.deliver_output_from = (*random)(static_cast<int64_t>(start.generated_ids.size()) + 1);
+  }
+  return WithPlan(std::move(start), 32);
 }
 
 bool IsPrefixOf(const Transcript& part, const Transcript& whole) {
@@ -177,8 +184,14 @@ TEST(RandomScheduleTest, HandOffsToAnotherEngineKeepEveryBit) {
         }
         all.end = part.end;
         SequenceStart& next = it->second;
-        next.generated_ids = all.ids;
-        next.deliver_output_from = static_cast<int64_t>(all.ids.size());
+        // Given ids stay given, whether or not they were scored yet.
+        const SequenceStart& original = starts.at(it->first);
+        next.deliver_output_from =
+            original.deliver_output_from + static_cast<int64_t>(all.ids.size());
+        for (int64_t at = static_cast<int64_t>(next.generated_ids.size());
+             at < next.deliver_output_from; ++at) {
+          next.generated_ids.push_back(all.ids[at - original.deliver_output_from]);
+        }
         if (next.deliver_prompt_from > 0 && all.prompt_begin > 0) {
           const int64_t from = all.prompt_begin + all.prompt_count;
           const bool is_done = from == static_cast<int64_t>(next.prompt_ids.size());
