@@ -11,7 +11,7 @@ namespace lockstep::bench {
 namespace {
 
 constexpr int kInputs = 4096;
-constexpr int kOutputs = 16384;
+constexpr int kOutputs = 8192;
 
 void DecodeAt(benchmark::State& state, kernels::DType dtype) {
   const int rows = static_cast<int>(state.range(0));
