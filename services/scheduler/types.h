@@ -103,7 +103,7 @@ struct AdmissionRequest {
   int64_t attempt = 0;  // Attempts so far.
   Demand demand;
   std::vector<WorkerName> candidates;  // Best first.
-  base::Epoch entry_epoch;             // When the request entered the cluster.
+  base::Epoch entry_epoch;             // When the request entered the cluster; 0 is now.
   absl::Time deadline = absl::InfiniteFuture();
 };
 

@@ -50,6 +50,20 @@ TEST_F(SchedulerOperationsTest, RequestThatEnteredBeforeTheAbortIsAbortedWheneve
   EXPECT_TRUE(Admit(Request("s3", {"a"}))->ok());
 }
 
+TEST_F(SchedulerOperationsTest, RequestWithoutAnEntryEpochEntersWhenItComes) {
+  Join("a");
+  ASSERT_TRUE(core_->AbortAll().ok());
+  AdmissionRequest request = Request("s1", {"a"}, 1400, 16);
+  request.entry_epoch = base::Epoch();
+  EXPECT_TRUE(Admit(std::move(request))->ok());
+  AdmissionRequest waiting = Request("s2", {"a"}, 1400, 16);
+  waiting.entry_epoch = base::Epoch();
+  const uint64_t handle = waiting.handle;
+  EXPECT_FALSE(Admit(std::move(waiting)).has_value());
+  ASSERT_TRUE(core_->AbortAll().ok());
+  EXPECT_EQ(OutcomeOf(handle)->status().code(), StatusCode::kAborted);
+}
+
 TEST_F(SchedulerOperationsTest, TicketRefusedAsStaleIsAdmittedAgainAfterAPause) {
   Join("a");
   AdmissionRequest request = Request("s1", {"a"});
