@@ -1,6 +1,8 @@
 #include "services/worker/model/model_config.h"
 
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -94,6 +96,8 @@ struct Hostile {
   std::string value;  // JSON text.
   std::string named;  // What the message must show of the value.
 };
+
+void PrintTo(const Hostile& hostile, std::ostream* out) { *out << hostile.value; }
 
 class HostileFieldTest : public ::testing::TestWithParam<Hostile> {};
 

@@ -1,7 +1,9 @@
 #include "services/worker/model/safetensors.h"
 
 #include <cstring>
+#include <ostream>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,6 +49,8 @@ struct Corruption {
   std::string entry;  // JSON of tensor "b", beside a valid "a" of bytes 0..16.
   std::string named;
 };
+
+void PrintTo(const Corruption& corruption, std::ostream* out) { *out << corruption.entry; }
 
 class CorruptHeaderTest : public ::testing::TestWithParam<Corruption> {};
 

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <numeric>
+#include <ostream>
 #include <set>
 #include <string>
 
@@ -58,6 +59,8 @@ struct NamedModel {
   TinyModel tiny;
   std::string directory;  // Instead of `tiny`.
 };
+
+void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
 
 class InvarianceTest : public ::testing::TestWithParam<NamedModel> {
  protected:
