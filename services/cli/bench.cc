@@ -1,0 +1,146 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "services/cli/bench/bench_report.h"
+#include "services/cli/connect_flags.h"
+#include "services/cli/files.h"
+#include "services/cli/verbs.h"
+#include "services/client/generate_batch.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct BenchOptions {
+  int64_t calls = 10000;
+  int64_t streams = 32;
+  int64_t prompt_tokens = 16;
+  int64_t new_tokens = 128;
+  int64_t repeats = 5;
+};
+
+// A prompt that no other number shares a KV block with.
+v1::GenerateRequest RequestOf(const v1::GetServerInfoResponse& info, int64_t number,
+                              int64_t prompt_tokens, int64_t new_tokens) {
+  v1::GenerateRequest request;
+  for (int64_t i = 0; i < prompt_tokens; ++i) {
+    request.mutable_prompt_ids()->add_ids(
+        (number * 31 + i * 7) %
+        std::min<int64_t>(info.vocabulary(), info.fingerprint().vocabulary_sampled()));
+  }
+  request.set_seed(static_cast<uint64_t>(number));
+  request.mutable_stop()->set_max_new_tokens(new_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  return request;
+}
+
+// One call after the other over one connection: what the services add, when the engine is null.
+absl::Status Latency(client::RolloutClient* cluster, const v1::GetServerInfoResponse& info,
+                     const BenchOptions& options, Json* report) {
+  const int64_t warm_up = std::min<int64_t>(options.calls / 10, 500);
+  std::vector<double> micros;
+  for (int64_t i = -warm_up; i < options.calls; ++i) {
+    const v1::GenerateRequest request =
+        RequestOf(info, i + warm_up, options.prompt_tokens, /*new_tokens=*/1);
+    const absl::Time begin = absl::Now();
+    LOCKSTEP_RETURN_IF_ERROR(cluster->Generate(request).status());
+    if (i >= 0) micros.push_back(absl::ToDoubleMicroseconds(absl::Now() - begin));
+  }
+  (*report)["calls"] = options.calls;
+  (*report)["p50_us"] = Quantile(micros, 0.5);
+  (*report)["p90_us"] = Quantile(micros, 0.9);
+  (*report)["p99_us"] = Quantile(micros, 0.99);
+  (*report)["max_us"] = Quantile(micros, 1);
+  Json samples = Json::array();
+  for (const double value : micros) samples.push_back(static_cast<int64_t>(value + 0.5));
+  (*report)["samples_us"] = std::move(samples);
+  std::printf("latency of one token, %lld calls: p50 %.0f us, p90 %.0f us, p99 %.0f us\n",
+              static_cast<long long>(options.calls), Quantile(micros, 0.5), Quantile(micros, 0.9),
+              Quantile(micros, 0.99));
+  return absl::OkStatus();
+}
+
+// Keeps `streams` requests in flight and counts generated tokens.
+absl::Status Throughput(client::RolloutClient* cluster, const v1::GetServerInfoResponse& info,
+                        const BenchOptions& options, Json* report) {
+  std::vector<double> rates;
+  for (int64_t repeat = -1; repeat < options.repeats; ++repeat) {
+    std::vector<v1::GenerateRequest> requests;
+    for (int64_t i = 0; i < 2 * options.streams; ++i) {
+      requests.push_back(RequestOf(info, (repeat + 1) * 2 * options.streams + i,
+                                   options.prompt_tokens, options.new_tokens));
+    }
+    const absl::Time begin = absl::Now();
+    const auto batch = client::GenerateBatch::Start(
+        *cluster, std::move(requests), {.in_flight_max = static_cast<size_t>(options.streams)});
+    int64_t tokens = 0;
+    for (const auto& answer : batch->Wait()) {
+      LOCKSTEP_RETURN_IF_ERROR(answer.status());
+      tokens += answer->samples(0).usage().generated_tokens();
+    }
+    const double rate = static_cast<double>(tokens) / absl::ToDoubleSeconds(absl::Now() - begin);
+    // The first round warms caches, connections and the processor's clocks.
+    if (repeat >= 0) rates.push_back(rate);
+  }
+  (*report)["streams"] = options.streams;
+  (*report)["prompt_tokens"] = options.prompt_tokens;
+  (*report)["new_tokens"] = options.new_tokens;
+  (*report)["tokens_per_second"] = Quantile(rates, 0.5);
+  (*report)["samples"] = rates;
+  std::printf("throughput at %lld streams: %.0f generated tokens/s (median of %lld)\n",
+              static_cast<long long>(options.streams), Quantile(rates, 0.5),
+              static_cast<long long>(options.repeats));
+  return absl::OkStatus();
+}
+
+absl::Status Check(const BenchOptions& options) {
+  for (const int64_t value : {options.calls, options.streams, options.prompt_tokens,
+                              options.new_tokens, options.repeats}) {
+    if (value < 1) return absl::InvalidArgumentError("all counts are at least 1");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunBench(const Arguments& arguments) {
+  ConnectFlags connect;
+  BenchOptions options;
+  std::string mode = "throughput";
+  std::string out;
+  Flags flags("bench", "Drives load on a running cluster and writes the result as JSON.");
+  connect.AddTo(&flags);
+  flags.Add("mode", &mode, "throughput, or latency (for a cluster of lockstep up --model=null:)");
+  flags.Add("calls", &options.calls, "latency: calls of one token");
+  flags.Add("streams", &options.streams, "throughput: requests in flight");
+  flags.Add("prompt_tokens", &options.prompt_tokens, "of each request");
+  flags.Add("new_tokens", &options.new_tokens, "throughput: tokens generated by each request");
+  flags.Add("repeats", &options.repeats, "throughput: rounds measured, after one to warm up");
+  flags.Add("out", &out, "file for the JSON");
+  LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  LOCKSTEP_RETURN_IF_ERROR(Check(options));
+  if (mode != "latency" && mode != "throughput") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mode: '", mode, "' is neither throughput nor latency"));
+  }
+
+  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, cluster.GetServerInfo());
+  Json report = NewReport(mode, arguments);
+  report["model"] = info.model();
+  report["workers"] = info.workers_size();
+  report["backend"] = info.fingerprint().backend();
+  LOCKSTEP_RETURN_IF_ERROR(mode == "latency" ? Latency(&cluster, info, options, &report)
+                                             : Throughput(&cluster, info, options, &report));
+  return out.empty() ? absl::OkStatus() : WriteFile(out, report.dump(1) + "\n");
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+// Whole files, for command lines. Errors name the path.
+namespace lockstep::cli {
+
+// NOT_FOUND when the file cannot be opened.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+// Replaces the file at once: a reader sees the old content or the new one.
+absl::Status WriteFile(const std::string& path, const std::string& content);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,90 @@
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/config/text_proto.h"
+#include "common/rpc/signal_waiter.h"
+#include "lockstep/config/v1/config.pb.h"
+#include "services/cli/verbs.h"
+#include "services/gateway/gateway_server.h"
+#include "services/router/router_server.h"
+#include "services/scheduler/scheduler_server.h"
+#include "services/worker/worker_server.h"
+
+namespace lockstep::cli {
+namespace {
+
+// After `drain_finish` a service hands off what still runs; this is for that and for its answers.
+constexpr absl::Duration kHandOffGrace = absl::Seconds(10);
+// How often a worker's engine is asked whether it still works.
+constexpr absl::Duration kHealthPeriod = absl::Milliseconds(200);
+
+template <typename Config>
+absl::StatusOr<Config> ParseConfig(const char* role, const Arguments& arguments) {
+  std::string path;
+  Flags flags(role, "Serves until SIGTERM or SIGINT, then drains and exits.");
+  flags.Require("config", &path, "text proto with this role's configuration");
+  LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  return config::LoadTextProto<Config>(path);
+}
+
+absl::Time DrainDeadline(absl::Duration drain_finish) {
+  return absl::Now() + drain_finish + kHandOffGrace;
+}
+
+}  // namespace
+
+// Signals are caught before a server starts, so that one that comes early is a drain too.
+
+absl::Status RunGateway(const Arguments& arguments) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto config,
+                            ParseConfig<config::v1::GatewayConfig>("gateway", arguments));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto options, gateway::ReadGatewayOptions(config));
+  const absl::Duration drain_finish = options.server.drain_finish;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, gateway::GatewayServer::Start(std::move(options)));
+  signals->Wait();
+  server->Drain(DrainDeadline(drain_finish));
+  return absl::OkStatus();
+}
+
+absl::Status RunRouter(const Arguments& arguments) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto config,
+                            ParseConfig<config::v1::RouterConfig>("router", arguments));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, router::RouterServer::Start(config));
+  signals->Wait();
+  server->Drain(DrainDeadline(server->drain_finish()));
+  return absl::OkStatus();
+}
+
+absl::Status RunScheduler(const Arguments& arguments) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto config,
+                            ParseConfig<config::v1::SchedulerConfig>("scheduler", arguments));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto options, scheduler::ReadSchedulerOptions(config));
+  const absl::Duration drain_finish = options.server.drain_finish;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server,
+                            scheduler::SchedulerServer::Start(std::move(options)));
+  signals->Wait();
+  server->Drain(DrainDeadline(drain_finish));
+  return absl::OkStatus();
+}
+
+absl::Status RunWorker(const Arguments& arguments) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto config,
+                            ParseConfig<config::v1::WorkerConfig>("worker", arguments));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto options, worker::ReadWorkerOptions(config));
+  const absl::Duration drain_finish = options.server.drain_finish;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, worker::WorkerServer::Start(std::move(options)));
+  while (!signals->Wait(kHealthPeriod).has_value()) {
+    LOCKSTEP_RETURN_IF_ERROR(server->health());
+  }
+  server->Drain(DrainDeadline(drain_finish));
+  return server->health();
+}
+
+}  // namespace lockstep::cli

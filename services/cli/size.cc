@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "services/cli/verbs.h"
+#include "services/worker/model/model_config.h"
+
+namespace lockstep::cli {
+namespace {
+
+// Bytes of one stored key or value: fp32 on the CPU, bf16 on a GPU.
+absl::StatusOr<int64_t> ElementBytes(const std::string& backend) {
+  if (backend == "cpu") return 4;
+  if (backend == "cuda") return 2;
+  return absl::InvalidArgumentError(absl::StrCat("--backend: '", backend, "' is not cpu or cuda"));
+}
+
+}  // namespace
+
+absl::Status RunSize(const Arguments& arguments) {
+  std::string model;
+  std::string backend = "cpu";
+  int64_t kv_mib = 256;
+  int64_t tokens = 1024;
+  Flags flags("size", "Says how many tokens and sequences fit into a KV budget.");
+  flags.Require("model", &model, "Hugging Face directory");
+  flags.Add("backend", &backend, "cpu or cuda");
+  flags.Add("kv_mib", &kv_mib, "KV budget of one worker, MiB");
+  flags.Add("tokens", &tokens, "prompt plus generated tokens of one sequence");
+  LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  if (kv_mib < 1 || tokens < 1) {
+    return absl::InvalidArgumentError("--kv_mib and --tokens are at least 1");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t element_bytes, ElementBytes(backend));
+  LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig config, worker::LoadModelConfig(model));
+
+  const int64_t per_token = 2 * int64_t{config.layers} * config.kv_width() * element_bytes;
+  const int64_t fits = kv_mib * (int64_t{1} << 20) / per_token;
+  std::printf(
+      "bytes per token = 2 x layers x kv_heads x head_dim x element bytes\n"
+      "                = 2 x %d x %d x %d x %lld = %lld\n"
+      "tokens in %lld MiB     %lld\n"
+      "sequences of %lld tokens   %lld\n"
+      "longest sequence      %lld (the model's context is %d)\n",
+      config.layers, config.kv_heads, config.head_dim, static_cast<long long>(element_bytes),
+      static_cast<long long>(per_token), static_cast<long long>(kv_mib),
+      static_cast<long long>(fits), static_cast<long long>(tokens),
+      static_cast<long long>(fits / tokens),
+      static_cast<long long>(std::min<int64_t>(fits, config.positions)), config.positions);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep::cli

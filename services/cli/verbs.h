@@ -1,0 +1,33 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "services/cli/flags.h"
+
+// One function for each verb of the binary; its name is the verb's. OK is exit code 0. CANCELLED
+// carries help text.
+namespace lockstep::cli {
+
+// Roles: serve until SIGTERM or SIGINT, then drain.
+absl::Status RunGateway(const Arguments& arguments);
+absl::Status RunRouter(const Arguments& arguments);
+absl::Status RunScheduler(const Arguments& arguments);
+absl::Status RunWorker(const Arguments& arguments);
+
+// A local cluster.
+absl::Status RunUp(const Arguments& arguments);
+
+// Clients of a running cluster.
+absl::Status RunHealth(const Arguments& arguments);
+absl::Status RunInfo(const Arguments& arguments);
+absl::Status RunGenerate(const Arguments& arguments);
+absl::Status RunScore(const Arguments& arguments);
+absl::Status RunTokenize(const Arguments& arguments);
+absl::Status RunReplay(const Arguments& arguments);
+absl::Status RunWeights(const Arguments& arguments);
+absl::Status RunVerify(const Arguments& arguments);
+absl::Status RunBench(const Arguments& arguments);
+
+// Local arithmetic on a model directory.
+absl::Status RunSize(const Arguments& arguments);
+
+}  // namespace lockstep::cli

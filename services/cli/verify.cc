@@ -1,0 +1,88 @@
+#include <cstdio>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "services/cli/cluster/cluster_layout.h"
+#include "services/cli/connect_flags.h"
+#include "services/cli/verbs.h"
+#include "services/cli/verify/modes.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct Mode {
+  const char* name;
+  absl::Status (*verify)(Subject*, const VerifyOptions&);
+};
+
+constexpr Mode kModes[] = {
+    {"single", VerifySingle},
+    {"mixed", VerifyMixed},
+    {"prefix", VerifyPrefix},
+    {"radix_cache", VerifyRadixCache},
+    {"prefill_vs_decode", VerifyPrefillVsDecode},
+    {"neighbours", VerifyNeighbours},
+    {"preemption", VerifyPreemption},
+    {"failover", VerifyFailover},
+};
+
+// Empty for a target without a port number.
+std::string RunDirOf(const std::string& target) {
+  int port = 0;
+  const size_t colon = target.rfind(':');
+  if (colon == std::string::npos || !absl::SimpleAtoi(target.substr(colon + 1), &port)) return "";
+  return DefaultRunDir(port);
+}
+
+absl::Status RunModes(const std::string& wanted, Subject* subject, const VerifyOptions& options) {
+  std::vector<std::string> failures;
+  int ran = 0;
+  for (const Mode& mode : kModes) {
+    if (wanted != "all" && wanted != mode.name) continue;
+    ++ran;
+    const absl::Status status = mode.verify(subject, options);
+    if (!status.ok()) failures.push_back(std::string(status.message()));
+  }
+  if (ran == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mode: '", wanted, "' is none of all, ",
+                     absl::StrJoin(kModes, ", ", [](std::string* out, const Mode& mode) {
+                       absl::StrAppend(out, mode.name);
+                     })));
+  }
+  if (failures.empty()) {
+    std::printf("%d of %d modes held\n", ran, ran);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      failures.size(), " of ", ran, " modes failed:\n  ", absl::StrJoin(failures, "\n  ")));
+}
+
+}  // namespace
+
+absl::Status RunVerify(const Arguments& arguments) {
+  ConnectFlags connect;
+  VerifyOptions options;
+  std::string mode = "all";
+  Flags flags(
+      "verify",
+      "Proves on a running cluster that answers depend on nothing but their own input:\n"
+      "ids, logprob bits and text of every sample equal those of a run alone, without cache.");
+  connect.AddTo(&flags);
+  flags.Add("mode", &mode,
+            "single, mixed, prefix, radix_cache, prefill_vs_decode, neighbours, preemption, "
+            "failover or all");
+  flags.Add("trials", &options.trials, "samples of each prompt");
+  flags.Add("run_dir", &options.run_dir,
+            "directory of lockstep up, for failover; by default that of the target's port");
+  LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  if (options.trials < 1) return absl::InvalidArgumentError("--trials: at least 1");
+  if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
+  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
+  return RunModes(mode, &subject, options);
+}
+
+}  // namespace lockstep::cli

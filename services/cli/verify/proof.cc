@@ -1,0 +1,145 @@
+#include "services/cli/verify/proof.h"
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "services/client/generate_batch.h"
+#include "services/client/sample_bits.h"
+
+namespace lockstep::cli {
+
+absl::Status Proof::Begin() {
+  std::printf("%s\n", mode_.c_str());
+  std::fflush(stdout);
+  begun_ = absl::Now();
+  LOCKSTEP_ASSIGN_OR_RETURN(before_, subject_->ReadMetrics());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> Proof::Expect(const std::string& label, const v1::GenerateRequest& request) {
+  v1::GenerateRequest quiet = request;
+  quiet.set_disable_prefix_cache(true);
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse answer,
+                            subject_->cluster()->Generate(quiet));
+  if (answer.samples_size() != 1) return absl::InternalError("an answer without a sample");
+  const size_t prompt = AddPrompt(label, client::BitsOf(answer.samples(0)));
+  prompts_[prompt].expected = answer.samples(0);
+  return prompt;
+}
+
+size_t Proof::AddPrompt(const std::string& label, const std::string& expected_bits) {
+  Prompt prompt;
+  prompt.label = label;
+  prompt.samples_by_bits[expected_bits] = 0;
+  prompts_.push_back(std::move(prompt));
+  return prompts_.size() - 1;
+}
+
+absl::Status Proof::Run(const std::vector<Job>& jobs, size_t at_once) {
+  std::vector<v1::GenerateRequest> requests;
+  for (const Job& job : jobs) requests.push_back(job.request);
+  const auto batch = client::GenerateBatch::Start(*subject_->cluster(), std::move(requests),
+                                                  {.in_flight_max = at_once});
+  const auto answers = batch->Wait();
+  for (size_t i = 0; i < jobs.size(); ++i) LOCKSTEP_RETURN_IF_ERROR(Add(jobs[i], answers[i]));
+  return absl::OkStatus();
+}
+
+absl::Status Proof::Add(const Job& job, const absl::StatusOr<v1::GenerateResponse>& answer) {
+  if (!answer.ok()) return answer.status();
+  if (answer->samples_size() != 1) return absl::InternalError("an answer without a sample");
+  const v1::Sample& sample = answer->samples(0);
+  preemptions_ += sample.usage().preemptions();
+  resumptions_ += sample.usage().resumptions();
+  cached_tokens_ += sample.usage().cached_tokens();
+  AddSample(job.prompt, client::BitsOf(sample), sample.usage().worker_id(),
+            client::FirstDifference(prompts_[job.prompt].expected, sample));
+  return absl::OkStatus();
+}
+
+void Proof::AddSample(size_t prompt, const std::string& bits, const std::string& worker,
+                      const std::optional<std::string>& difference) {
+  Prompt& mine = prompts_[prompt];
+  ++mine.samples;
+  ++mine.samples_by_bits[bits];
+  ++samples_by_worker_[worker];
+  if (difference.has_value() && mine.first_difference.empty()) {
+    mine.first_difference = absl::StrCat("on ", worker, ": ", *difference);
+  }
+}
+
+void Proof::Require(const std::string& what, double count) { evidence_.push_back({what, count}); }
+
+void Proof::RequireGrowth(const std::string& what, const std::string& counter) {
+  growths_.push_back({what, counter, std::nullopt});
+}
+
+void Proof::RequireBatchAbove(int64_t sequences) {
+  growths_.push_back({absl::StrCat("steps with more than ", sequences, " sequences"),
+                      "lockstep_worker_batch_sequences", sequences});
+}
+
+void Proof::PrintPrompts() {
+  for (const Prompt& prompt : prompts_) {
+    std::printf("  %s … total samples: %lld, unique samples: %zu\n", prompt.label.c_str(),
+                static_cast<long long>(prompt.samples), prompt.samples_by_bits.size());
+    if (prompt.samples == 0) failures_.push_back(prompt.label + " has no samples");
+    if (prompt.samples_by_bits.size() == 1) continue;
+    failures_.push_back(prompt.label + " is not deterministic");
+    std::printf("    first difference from the quiet run, %s\n", prompt.first_difference.c_str());
+  }
+}
+
+void Proof::PrintWorkers() {
+  const std::string counts =
+      absl::StrJoin(samples_by_worker_, ", ", [](std::string* out, const auto& entry) {
+        absl::StrAppend(out, entry.first, " ", entry.second);
+      });
+  std::printf("  samples from: %s\n", counts.c_str());
+  if (idle_workers_allowed_) return;
+  for (const std::string& worker : subject_->workers()) {
+    if (samples_by_worker_.find(worker) == samples_by_worker_.end()) {
+      failures_.push_back("no sample came from " + worker);
+    }
+  }
+}
+
+absl::Status Proof::End() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const MetricsSnapshot after, subject_->ReadMetrics());
+  for (const Growth& growth : growths_) {
+    const double count =
+        growth.batch_above.has_value()
+            ? after.GrowthAbove(before_, growth.metric, static_cast<double>(*growth.batch_above))
+            : after.Growth(before_, growth.metric);
+    evidence_.push_back({growth.what, count});
+  }
+  PrintPrompts();
+  PrintWorkers();
+  for (const auto& [what, count] : evidence_) {
+    std::printf("  %s: %.0f\n", what.c_str(), count);
+    if (count <= 0) failures_.push_back(absl::StrCat(what, ": 0, so nothing was proved"));
+  }
+  std::printf("  %s after %.1f s\n", failures_.empty() ? "held" : "FAILED",
+              absl::ToDoubleSeconds(absl::Now() - begun_));
+  std::fflush(stdout);
+  if (failures_.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(mode_, ": ", absl::StrJoin(failures_, "; ")));
+}
+
+v1::GenerateRequest RequestFor(const std::vector<int64_t>& ids, int64_t max_new_tokens,
+                               uint64_t seed) {
+  v1::GenerateRequest request;
+  request.mutable_prompt_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  request.set_exact_seed(seed);
+  request.mutable_stop()->set_max_new_tokens(max_new_tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  return request;
+}
+
+}  // namespace lockstep::cli

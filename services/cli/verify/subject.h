@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lockstep/v1/rollout.pb.h"
+#include "services/client/metrics_page.h"
+#include "services/client/rollout_client.h"
+
+namespace lockstep::cli {
+
+// Counters of all workers at one moment. A worker that began a new life since then counts from 0.
+class MetricsSnapshot {
+ public:
+  void Add(std::string worker, uint64_t incarnation, client::MetricsPage page) {
+    workers_.push_back({std::move(worker), incarnation, std::move(page)});
+  }
+  // By how much a counter grew from `before` to this snapshot, over all workers.
+  double Growth(const MetricsSnapshot& before, std::string_view counter) const;
+  // The same for the observations of a histogram above one of its bounds.
+  double GrowthAbove(const MetricsSnapshot& before, std::string_view histogram, double bound) const;
+  // A gauge of one worker, 0 for one that is not there.
+  double Gauge(std::string_view worker, std::string_view name) const;
+
+ private:
+  struct Worker {
+    std::string name;
+    uint64_t incarnation;
+    client::MetricsPage page;
+  };
+  const client::MetricsPage* Find(const Worker& worker) const;
+
+  std::vector<Worker> workers_;
+};
+
+// The cluster whose determinism is to be proved: its facts, prompts for its tokenizer, its metrics,
+// and a way to each worker. One thread.
+class Subject {
+ public:
+  // Waits until the gateway answers; asks it for the facts.
+  static absl::StatusOr<Subject> Connect(client::RolloutClient* cluster);
+
+  client::RolloutClient* cluster() const { return cluster_; }
+  const v1::GetServerInfoResponse& info() const { return info_; }
+  int64_t block_tokens() const { return info_.fingerprint().kv_block_tokens(); }
+  int64_t split_tokens() const { return info_.fingerprint().split_kv_size(); }
+  // KV of the smallest worker.
+  int64_t kv_tokens() const;
+  std::vector<std::string> workers() const;
+  // Sequences with this routing key go to this worker while the cluster is idle.
+  const std::string& KeyOf(size_t worker) const { return keys_[worker]; }
+
+  // `text` as ids; without a tokenizer, ids made from its bytes.
+  absl::StatusOr<std::vector<int64_t>> Ids(const std::string& text) const;
+  // Exactly `tokens` ids of solved examples; another variation shares no block of KV.
+  absl::StatusOr<std::vector<int64_t>> LongIds(int64_t tokens, int64_t variation) const;
+
+  absl::StatusOr<MetricsSnapshot> ReadMetrics() const;
+  // Asks for the facts again; after a worker was restarted they are others.
+  absl::Status Refresh();
+
+ private:
+  explicit Subject(client::RolloutClient* cluster) : cluster_(cluster) {}
+  absl::Status FindKeys();
+
+  client::RolloutClient* cluster_;
+  v1::GetServerInfoResponse info_;
+  bool has_tokenizer_ = true;
+  std::vector<std::string> keys_;  // By position of the worker in info_.
+};
+
+}  // namespace lockstep::cli

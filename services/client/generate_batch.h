@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "services/client/rollout_client.h"
+
+namespace lockstep::client {
+
+// Many requests in flight at once from one thread. The next one starts when an earlier one ends.
+// Thread-safe.
+//
+//   const auto batch = GenerateBatch::Start(cluster, requests, {.in_flight_max = 64});
+//   for (const absl::StatusOr<v1::GenerateResponse>& answer : batch->Wait()) …
+class GenerateBatch : public std::enable_shared_from_this<GenerateBatch> {
+  struct Private {};
+
+ public:
+  struct Options {
+    size_t in_flight_max = 64;
+    // Called on gRPC's threads when an answer is there, with the index of its request; must not
+    // block.
+    std::function<void(size_t index)> on_done = nullptr;
+  };
+  // Never waits. The batch keeps itself alive until all of its requests have ended.
+  static std::shared_ptr<GenerateBatch> Start(const RolloutClient& client,
+                                              std::vector<v1::GenerateRequest> requests,
+                                              Options options);
+  // For Start().
+  GenerateBatch(Private, const RolloutClient& client, std::vector<v1::GenerateRequest> requests,
+                Options options);
+
+  // Answers in the order of the requests, once all are there. To be called once.
+  std::vector<absl::StatusOr<v1::GenerateResponse>> Wait();
+  // Requests that have ended.
+  size_t done_count() const;
+
+ private:
+  void StartNext();
+
+  const Options options_;
+  const absl::Duration timeout_;
+  const std::unique_ptr<v1::RolloutService::Stub> stub_;
+  const std::vector<v1::GenerateRequest> requests_;
+  mutable base::Mutex mutex_;
+  base::CondVar all_done_;
+  size_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<absl::StatusOr<v1::GenerateResponse>> answers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::client

@@ -1,0 +1,120 @@
+#include "services/client/rollout_client.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel_pool.h"
+#include "common/rpc/deadline.h"
+#include "common/rpc/status_conversion.h"
+#include "services/client/arrays.h"
+
+namespace lockstep::client {
+namespace {
+
+// Makes one unary call with the stub's blocking method.
+template <typename Request, typename Response>
+absl::StatusOr<Response> Call(v1::RolloutService::Stub* stub,
+                              grpc::Status (v1::RolloutService::Stub::*method)(grpc::ClientContext*,
+                                                                               const Request&,
+                                                                               Response*),
+                              const Request& request, absl::Time deadline,
+                              bool wait_for_ready = false) {
+  grpc::ClientContext context;
+  rpc::ApplyScope({.deadline = deadline}, &context);
+  context.set_wait_for_ready(wait_for_ready);
+  Response response;
+  const grpc::Status status = (stub->*method)(&context, request, &response);
+  if (!status.ok()) return rpc::FromGrpcStatus(status);
+  return response;
+}
+
+}  // namespace
+
+RolloutClient::RolloutClient(Options options)
+    : options_(std::move(options)),
+      channel_(rpc::MakeChannel(
+          options_.target, {.message_bytes_max = options_.message_bytes_max, .round_robin = true})),
+      stub_(v1::RolloutService::NewStub(channel_)) {}
+
+absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateRequest& request) {
+  const absl::Time deadline = absl::Now() + options_.timeout;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      v1::GenerateResponse response,
+      Call(stub_.get(), &v1::RolloutService::Stub::Generate, request, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(Continue(request, deadline, &response));
+  return response;
+}
+
+absl::Status RolloutClient::Continue(const v1::GenerateRequest& request, absl::Time deadline,
+                                     v1::GenerateResponse* response) {
+  for (v1::Sample& sample : *response->mutable_samples()) {
+    while (sample.finish_reason() == v1::FINISH_REASON_PARTIAL) {
+      // The gateway that gave the sample back is about to end; wait for one that serves.
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          v1::GenerateResponse next,
+          Call(stub_.get(), &v1::RolloutService::Stub::Generate,
+               ContinuationOf(request, *response, sample), deadline, /*wait_for_ready=*/true));
+      if (next.samples_size() != 1) return absl::InternalError("a continuation has no sample");
+      v1::Sample* continued = next.mutable_samples(0);
+      continued->mutable_prompt_logprobs()->Swap(sample.mutable_prompt_logprobs());
+      sample.Swap(continued);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RolloutClient::GenerateStream(
+    const v1::GenerateRequest& request,
+    const std::function<void(const v1::GenerateDelta&)>& on_delta) {
+  grpc::ClientContext context;
+  rpc::ApplyScope({.deadline = absl::Now() + options_.timeout}, &context);
+  const auto reader = stub_->GenerateStream(&context, request);
+  v1::GenerateDelta delta;
+  while (reader->Read(&delta)) on_delta(delta);
+  return rpc::FromGrpcStatus(reader->Finish());
+}
+
+absl::StatusOr<v1::ScoreResponse> RolloutClient::Score(const v1::ScoreRequest& request) {
+  return Call(stub_.get(), &v1::RolloutService::Stub::Score, request,
+              absl::Now() + options_.timeout);
+}
+
+absl::StatusOr<v1::TokenizeResponse> RolloutClient::Tokenize(const v1::TokenizeRequest& request) {
+  return Call(stub_.get(), &v1::RolloutService::Stub::Tokenize, request,
+              absl::Now() + options_.timeout);
+}
+
+absl::StatusOr<v1::DetokenizeResponse> RolloutClient::Detokenize(
+    const v1::DetokenizeRequest& request) {
+  return Call(stub_.get(), &v1::RolloutService::Stub::Detokenize, request,
+              absl::Now() + options_.timeout);
+}
+
+absl::StatusOr<v1::FlushCacheResponse> RolloutClient::FlushCache() {
+  return Call(stub_.get(), &v1::RolloutService::Stub::FlushCache, v1::FlushCacheRequest(),
+              absl::Now() + options_.timeout);
+}
+
+absl::StatusOr<v1::GetServerInfoResponse> RolloutClient::GetServerInfo() {
+  return Call(stub_.get(), &v1::RolloutService::Stub::GetServerInfo, v1::GetServerInfoRequest(),
+              absl::Now() + options_.timeout);
+}
+
+v1::GenerateRequest ContinuationOf(const v1::GenerateRequest& request,
+                                   const v1::GenerateResponse& response,
+                                   const v1::Sample& partial) {
+  v1::GenerateRequest next = request;
+  next.clear_request_id();
+  next.clear_n();
+  next.set_first_sample_index(partial.index());
+  next.set_exact_seed(partial.sub_seed());
+  // The prompt as it was used, so that text is not tokenised a second time. Its logprobs are in the
+  // first answer already.
+  *next.mutable_prompt_ids()->mutable_ids() = ToIdField(ReadIds(response.prompt_ids()));
+  next.mutable_logprobs()->clear_prompt_from();
+  *next.mutable_generated_ids() = ToIdField(ReadIds(partial.token_ids()));
+  return next;
+}
+
+}  // namespace lockstep::client

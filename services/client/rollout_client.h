@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "lockstep/v1/rollout.grpc.pb.h"
+
+namespace lockstep::client {
+
+// A cluster, seen from its gateway. Calls block until the answer is there. Thread-safe.
+//
+//   client::RolloutClient cluster({.target = "127.0.0.1:7100"});
+//   v1::GenerateRequest request;
+//   request.set_prompt_text("12+34*2=");
+//   LOCKSTEP_ASSIGN_OR_RETURN(const auto response, cluster.Generate(request));
+class RolloutClient {
+ public:
+  struct Options {
+    std::string target;  // host:port of a gateway, or a gRPC name.
+    // For each call, the continuation of partial samples included.
+    absl::Duration timeout = absl::Minutes(10);
+    size_t message_bytes_max = size_t{1} << 30;
+  };
+  explicit RolloutClient(Options options);
+
+  // Samples that a draining gateway gave back unfinished are continued, with the next gateway
+  // behind the name, until they end by themselves.
+  absl::StatusOr<v1::GenerateResponse> Generate(const v1::GenerateRequest& request);
+  // `on_delta` sees each delta as it comes, on the calling thread. Partial samples stay partial.
+  absl::Status GenerateStream(const v1::GenerateRequest& request,
+                              const std::function<void(const v1::GenerateDelta&)>& on_delta);
+  absl::StatusOr<v1::ScoreResponse> Score(const v1::ScoreRequest& request);
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
+  absl::StatusOr<v1::FlushCacheResponse> FlushCache();
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo();
+
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  absl::Duration timeout() const { return options_.timeout; }
+
+ private:
+  absl::Status Continue(const v1::GenerateRequest& request, absl::Time deadline,
+                        v1::GenerateResponse* response);
+
+  const Options options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::RolloutService::Stub> stub_;
+};
+
+// The request that continues one partial sample of `response`.
+v1::GenerateRequest ContinuationOf(const v1::GenerateRequest& request,
+                                   const v1::GenerateResponse& response, const v1::Sample& partial);
+
+}  // namespace lockstep::client
