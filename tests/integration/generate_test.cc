@@ -10,19 +10,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/cluster_harness.h"
+#include "tests/support/rollout_calls.h"
 
 namespace lockstep {
 namespace {
 
+using testing::Bits;
 using testing::ClusterHarness;
 
 constexpr char kDemoModel[] = "deploy/demo-model";
 
-grpc::Status Generate(v1::RolloutService::StubInterface* stub, const v1::GenerateRequest& request,
-                      v1::GenerateResponse* response) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
-  return stub->Generate(&context, request, response);
+absl::StatusOr<v1::GenerateResponse> Generate(testing::RolloutStub* stub,
+                                              const v1::GenerateRequest& request) {
+  return testing::GenerateAll(stub, {request})[0];
 }
 
 v1::GenerateRequest Arithmetic(const std::string& prompt) {
@@ -31,13 +31,6 @@ v1::GenerateRequest Arithmetic(const std::string& prompt) {
   request.set_seed(7);
   request.mutable_stop()->set_max_new_tokens(48);
   return request;
-}
-
-// What a repetition must reproduce.
-std::string Bits(const v1::Sample& sample) {
-  v1::Sample bits = sample;
-  bits.clear_usage();
-  return bits.SerializeAsString();
 }
 
 class GenerateTest : public ::testing::Test {
@@ -55,11 +48,10 @@ class GenerateTest : public ::testing::Test {
 std::unique_ptr<ClusterHarness> GenerateTest::cluster_;
 
 TEST_F(GenerateTest, AnswersWithTokensLogprobsTextAndReceipt) {
-  v1::GenerateResponse response;
-  const grpc::Status status = Generate(stub(), Arithmetic("12+34*2="), &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  ASSERT_EQ(response.samples_size(), 1);
-  const v1::Sample& sample = response.samples(0);
+  const auto response = Generate(stub(), Arithmetic("12+34*2="));
+  ASSERT_TRUE(response.ok()) << response.status();
+  ASSERT_EQ(response->samples_size(), 1);
+  const v1::Sample& sample = response->samples(0);
   EXPECT_EQ(sample.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_THAT(sample.text(), ::testing::HasSubstr("answer"));
   const size_t tokens = sample.token_ids().size() / 4;
@@ -74,24 +66,24 @@ TEST_F(GenerateTest, AnswersWithTokensLogprobsTextAndReceipt) {
 TEST_F(GenerateTest, SamplesOfAGroupDifferAndReplayAloneFromTheirSubSeed) {
   v1::GenerateRequest request = Arithmetic("56*7-31=");
   request.set_n(8);
-  v1::GenerateResponse response;
-  ASSERT_TRUE(Generate(stub(), request, &response).ok());
-  ASSERT_EQ(response.samples_size(), 8);
-  for (const v1::Sample& sample : response.samples()) {
+  const auto response = Generate(stub(), request);
+  ASSERT_TRUE(response.ok()) << response.status();
+  ASSERT_EQ(response->samples_size(), 8);
+  for (const v1::Sample& sample : response->samples()) {
     v1::GenerateRequest alone = Arithmetic("56*7-31=");
     alone.set_exact_seed(sample.sub_seed());
     alone.set_first_sample_index(sample.index());
-    v1::GenerateResponse replay;
-    ASSERT_TRUE(Generate(stub(), alone, &replay).ok());
-    EXPECT_EQ(Bits(replay.samples(0)), Bits(sample)) << sample.index();
+    const auto replay = Generate(stub(), alone);
+    ASSERT_TRUE(replay.ok()) << replay.status();
+    EXPECT_EQ(Bits(replay->samples(0)), Bits(sample)) << sample.index();
   }
 }
 
 TEST_F(GenerateTest, ScoringOwnOutputGivesTheSameLogprobBits) {
-  v1::GenerateResponse response;
   v1::GenerateRequest request = Arithmetic("98-7*12=");
   request.mutable_sampling()->set_temperature(0.5);
-  ASSERT_TRUE(Generate(stub(), request, &response).ok());
+  const auto response = Generate(stub(), request);
+  ASSERT_TRUE(response.ok()) << response.status();
   v1::ScoreRequest score;
   const auto append = [&score](const std::string& ids) {
     for (size_t i = 0; i < ids.size(); i += 4) {
@@ -100,24 +92,24 @@ TEST_F(GenerateTest, ScoringOwnOutputGivesTheSameLogprobBits) {
       score.add_ids(id);
     }
   };
-  append(response.prompt_ids());
+  append(response->prompt_ids());
   score.set_from(score.ids_size());
-  append(response.samples(0).token_ids());
+  append(response->samples(0).token_ids());
   score.set_temperature(0.5);
   grpc::ClientContext context;
   v1::ScoreResponse scored;
   const grpc::Status status = stub()->Score(&context, score, &scored);
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(scored.logprobs().raw(), response.samples(0).logprobs().raw());
-  EXPECT_EQ(scored.logprobs().scaled(), response.samples(0).logprobs().scaled());
+  EXPECT_EQ(scored.logprobs().raw(), response->samples(0).logprobs().raw());
+  EXPECT_EQ(scored.logprobs().scaled(), response->samples(0).logprobs().scaled());
 }
 
 TEST_F(GenerateTest, StreamedPiecesMakeTheUnaryAnswer) {
   v1::GenerateRequest request = Arithmetic("Tell me a story:");
   request.mutable_stop()->set_max_new_tokens(700);
   request.set_n(2);
-  v1::GenerateResponse whole;
-  ASSERT_TRUE(Generate(stub(), request, &whole).ok());
+  const auto whole = Generate(stub(), request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
   grpc::ClientContext context;
   auto stream = stub()->GenerateStream(&context, request);
   std::vector<std::string> ids(2), raw(2), text(2);
@@ -131,9 +123,9 @@ TEST_F(GenerateTest, StreamedPiecesMakeTheUnaryAnswer) {
   }
   ASSERT_TRUE(stream->Finish().ok());
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(ids[i], whole.samples(i).token_ids());
-    EXPECT_EQ(raw[i], whole.samples(i).logprobs().raw());
-    EXPECT_EQ(text[i], whole.samples(i).text());
+    EXPECT_EQ(ids[i], whole->samples(i).token_ids());
+    EXPECT_EQ(raw[i], whole->samples(i).logprobs().raw());
+    EXPECT_EQ(text[i], whole->samples(i).text());
     EXPECT_EQ(finished[i], 1);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,10 +42,13 @@ ClusterHarness::ClusterHarness(Options options)
 }
 
 ClusterHarness::~ClusterHarness() {
-  gateway_.reset();
-  router_.reset();
-  workers_.clear();
-  scheduler_.reset();
+  // Together, because each metrics endpoint takes up to two seconds to close.
+  std::vector<std::thread> threads;
+  threads.emplace_back([this] { gateway_.reset(); });
+  threads.emplace_back([this] { router_.reset(); });
+  threads.emplace_back([this] { scheduler_.reset(); });
+  for (auto& worker : workers_) threads.emplace_back([&worker] { worker.reset(); });
+  for (std::thread& thread : threads) thread.join();
   std::filesystem::remove_all(directory_);
 }
 

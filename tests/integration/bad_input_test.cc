@@ -1,0 +1,159 @@
+// Every bad value gets a status that names field, value and limit, and moves no bit of a neighbour.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/cluster_harness.h"
+#include "tests/support/rollout_calls.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Bits;
+using testing::ClusterHarness;
+using testing::GenerateAll;
+using testing::GenerateCalls;
+
+struct BadCase {
+  std::string name;
+  std::function<void(v1::GenerateRequest*)> spoil;
+  std::string message;  // Must be in the error.
+};
+
+std::vector<BadCase> IdCases() {
+  std::vector<BadCase> cases;
+  const std::vector<int64_t> bad = {-1, 512, 513, (int64_t{1} << 31) - 1, (int64_t{1} << 32) + 5};
+  for (const int64_t id : bad) {
+    const std::string value = absl::StrCat(id, " is outside [0, 512)");
+    cases.push_back({absl::StrCat("prompt ", id),
+                     [id](auto* r) { r->mutable_prompt_ids()->add_ids(id); },
+                     absl::StrCat("prompt_ids[2]: ", value)});
+    cases.push_back({absl::StrCat("stop ", id),
+                     [id](auto* r) { r->mutable_stop()->add_stop_ids(id); },
+                     absl::StrCat("stop.stop_ids[0]: ", value)});
+    cases.push_back({absl::StrCat("bias ", id),
+                     [id](auto* r) { r->mutable_sampling()->add_logit_bias()->set_id(id); },
+                     absl::StrCat("sampling.logit_bias[0].id: ", value)});
+    cases.push_back({absl::StrCat("chosen ", id),
+                     [id](auto* r) { r->mutable_logprobs()->add_chosen_ids(id); },
+                     absl::StrCat("logprobs.chosen_ids[0]: ", value)});
+    cases.push_back({absl::StrCat("generated ", id), [id](auto* r) { r->add_generated_ids(id); },
+                     absl::StrCat("generated_ids[0]: ", value)});
+  }
+  return cases;
+}
+
+std::vector<BadCase> ParameterCases() {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<BadCase> cases;
+  for (const float t : {1e-45f, 1e-12f, nan, inf, -1.f, -inf}) {
+    cases.push_back({absl::StrCat("temperature ", t),
+                     [t](auto* r) { r->mutable_sampling()->set_temperature(t); },
+                     "sampling.temperature: "});
+  }
+  for (const float p : {0.f, -0.1f, 1.1f, nan, inf}) {
+    cases.push_back({absl::StrCat("top_p ", p),
+                     [p](auto* r) { r->mutable_sampling()->set_top_p(p); }, "sampling.top_p: "});
+  }
+  cases.push_back(
+      {"top_k", [](auto* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k: -2"});
+  cases.push_back(
+      {"min_p", [](auto* r) { r->mutable_sampling()->set_min_p(1.5); }, "sampling.min_p: 1.5"});
+  cases.push_back({"penalty", [](auto* r) { r->mutable_sampling()->set_repetition_penalty(0); },
+                   "sampling.repetition_penalty: 0"});
+  cases.push_back({"n", [](auto* r) { r->set_n(0); }, "n: 0 is outside [1, 1024]"});
+  cases.push_back({"n large", [](auto* r) { r->set_n(1025); }, "n: 1025"});
+  cases.push_back({"max_new", [](auto* r) { r->mutable_stop()->set_max_new_tokens(8191); },
+                   "stop.max_new_tokens: 8191 is outside [0, 8190]"});
+  cases.push_back({"min_new",
+                   [](auto* r) {
+                     r->mutable_stop()->set_max_new_tokens(4);
+                     r->mutable_stop()->set_min_new_tokens(5);
+                   },
+                   "stop.min_new_tokens: 5 is outside [0, 4]"});
+  cases.push_back({"empty stop", [](auto* r) { r->mutable_stop()->add_stop_strings(""); },
+                   "stop.stop_strings[0]: 0 bytes"});
+  cases.push_back({"top_count", [](auto* r) { r->mutable_logprobs()->set_top_count(65); },
+                   "logprobs.top_count: 65"});
+  cases.push_back({"prompt_from", [](auto* r) { r->mutable_logprobs()->set_prompt_from(3); },
+                   "logprobs.prompt_from: 3 is outside [1, 2]"});
+  cases.push_back({"request id", [](auto* r) { r->set_request_id("a\nb"); }, "request_id: "});
+  cases.push_back({"exact seed",
+                   [](auto* r) {
+                     r->set_exact_seed(1);
+                     r->set_n(2);
+                   },
+                   "exact_seed: needs n = 1, n is 2"});
+  cases.push_back(
+      {"empty prompt", [](auto* r) { r->mutable_prompt_ids()->clear_ids(); }, "prompt: empty"});
+  return cases;
+}
+
+TEST(BadInputTest, EachBadValueIsNamedAndTheNeighbourKeepsItsBits) {
+  ClusterHarness cluster({.model = "deploy/demo-model", .kv_bytes = int64_t{64} << 20});
+  ASSERT_TRUE(cluster.Start().ok());
+  v1::GenerateRequest neighbour;
+  neighbour.set_prompt_text("12+34*2=");
+  neighbour.set_seed(3);
+  const auto quiet = GenerateAll(cluster.stub(), {neighbour})[0];
+  ASSERT_TRUE(quiet.ok()) << quiet.status();
+
+  std::vector<BadCase> cases = IdCases();
+  for (BadCase& bad : ParameterCases()) cases.push_back(std::move(bad));
+  GenerateCalls calls(cluster.stub());
+  for (const BadCase& bad : cases) {
+    v1::GenerateRequest request;
+    request.mutable_prompt_ids()->add_ids(16);
+    request.mutable_prompt_ids()->add_ids(17);
+    bad.spoil(&request);
+    calls.Start(request);
+    calls.Start(neighbour);
+  }
+  const auto answers = calls.Wait();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& refused = answers[2 * i];
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << cases[i].name;
+    EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr(cases[i].message))
+        << cases[i].name;
+    ASSERT_TRUE(answers[2 * i + 1].ok()) << answers[2 * i + 1].status();
+    EXPECT_EQ(Bits(*answers[2 * i + 1]), Bits(*quiet)) << cases[i].name;
+  }
+}
+
+TEST(BadInputTest, ExtremeButLegalTemperaturesGiveDefinedResults) {
+  ClusterHarness cluster({.model = "deploy/demo-model"});
+  ASSERT_TRUE(cluster.Start().ok());
+  std::vector<v1::GenerateRequest> requests;
+  for (const float t : {0.f, 1e-6f, 1e-4f, 1.f, 100.f, 1e6f}) {
+    v1::GenerateRequest request;
+    request.set_prompt_text("12+34*2=");
+    request.set_seed(3);
+    request.mutable_sampling()->set_temperature(t);
+    request.mutable_stop()->set_max_new_tokens(32);
+    requests.push_back(request);
+  }
+  const auto answers = GenerateAll(cluster.stub(), requests);
+  for (const auto& answer : answers) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    const std::string& raw = answer->samples(0).logprobs().raw();
+    for (size_t i = 0; i < raw.size(); i += 4) {
+      float value;
+      std::memcpy(&value, raw.data() + i, 4);
+      EXPECT_TRUE(std::isfinite(value));
+    }
+  }
+  // So cold that noise cannot matter: the greedy ids.
+  EXPECT_EQ(answers[1]->samples(0).token_ids(), answers[0]->samples(0).token_ids());
+}
+
+}  // namespace
+}  // namespace lockstep

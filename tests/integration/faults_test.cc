@@ -1,0 +1,198 @@
+// What a cluster goes through while it serves: lost workers, routers and schedulers, aborts,
+// pauses, clients that vanish. Every answer must equal, bit for bit, the one of a quiet run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/cluster_harness.h"
+#include "tests/support/rollout_calls.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Bits;
+using testing::ClusterHarness;
+using testing::GenerateCalls;
+using testing::GenerateQuietly;
+
+constexpr char kDemoModel[] = "deploy/demo-model";
+
+v1::GenerateRequest Request(int i, int tokens) {
+  v1::GenerateRequest request;
+  request.set_prompt_text(absl::StrCat(11 + i, "+34*", 2 + i % 7, "="));
+  request.set_seed(1000 + i);
+  request.mutable_stop()->set_max_new_tokens(tokens);
+  request.mutable_stop()->set_ignore_eos(true);
+  return request;
+}
+
+std::vector<v1::GenerateRequest> Requests(int count, int tokens) {
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < count; ++i) requests.push_back(Request(i, tokens));
+  return requests;
+}
+
+class FaultsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::Status status = cluster_.Start();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  // Runs `requests` quietly, then all at once with `fault` in their middle, and compares.
+  void ExpectSameBitsThrough(const std::vector<v1::GenerateRequest>& requests,
+                             absl::FunctionRef<void()> fault) {
+    const auto expected = GenerateQuietly(cluster_.stub(), requests);
+    const double quiet = GeneratedTokens();
+    GenerateCalls calls(cluster_.stub());
+    for (const v1::GenerateRequest& request : requests) calls.Start(request);
+    const double wanted = quiet + 0.2 * requests.size() * TokensEach(requests[0]);
+    ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return GeneratedTokens() > wanted; }));
+    ASSERT_LT(calls.finished_count(), requests.size()) << "the fault would come too late";
+    fault();
+    const auto answers = calls.Wait();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_TRUE(expected[i].ok()) << expected[i].status();
+      ASSERT_TRUE(answers[i].ok()) << i << ": " << answers[i].status();
+      EXPECT_EQ(Bits(*answers[i]), Bits(*expected[i])) << i;
+    }
+  }
+
+  static double TokensEach(const v1::GenerateRequest& request) {
+    return static_cast<double>(request.stop().max_new_tokens());
+  }
+  double GeneratedTokens() const {
+    return cluster_.GatewayMetric("lockstep_gateway_generated_tokens_total");
+  }
+  // Nothing runs, nothing is reserved.
+  void ExpectEmpty() {
+    EXPECT_TRUE(ClusterHarness::WaitUntil([&] {
+      return cluster_.GatewayMetric("lockstep_gateway_samples_open") == 0 &&
+             cluster_.WorkerMetric(0, "lockstep_worker_sequences_running") == 0 &&
+             cluster_.WorkerMetric(1, "lockstep_worker_sequences_running") == 0 &&
+             cluster_.WorkerMetric(0, "lockstep_worker_kv_blocks_used") == 0 &&
+             cluster_.WorkerMetric(1, "lockstep_worker_kv_blocks_used") == 0;
+    }));
+  }
+
+  ClusterHarness cluster_{{.model = kDemoModel}};
+};
+
+TEST_F(FaultsTest, LostWorkerCostsNoBit) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] { cluster_.StopWorker(0); });
+  EXPECT_GE(cluster_.RouterMetric("lockstep_router_resumptions_total"), 1);
+  EXPECT_EQ(cluster_.GatewayMetric("lockstep_gateway_bit_mismatches_total"), 0);
+  ASSERT_TRUE(cluster_.StartWorker(0).ok());
+  EXPECT_TRUE(cluster_.WaitForWorkers(2));
+  ExpectEmpty();
+}
+
+TEST_F(FaultsTest, RestartedSchedulerCostsNoBitAndNoWorker) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] {
+    cluster_.StopScheduler();
+    const absl::Status status = cluster_.StartScheduler();
+    ASSERT_TRUE(status.ok()) << status;
+  });
+  EXPECT_TRUE(cluster_.WaitForWorkers(2));
+  EXPECT_EQ(cluster_.SchedulerMetric("lockstep_scheduler_plan_violations_total"), 0);
+  ExpectEmpty();
+}
+
+TEST_F(FaultsTest, RestartedRouterCostsNoBit) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] {
+    cluster_.StopRouter();
+    const absl::Status status = cluster_.StartRouter();
+    ASSERT_TRUE(status.ok()) << status;
+  });
+  EXPECT_GE(cluster_.GatewayMetric("lockstep_gateway_resubmissions_total"), 1);
+  ExpectEmpty();
+}
+
+TEST_F(FaultsTest, AbortOfAllEndsEachRequestOnce) {
+  GenerateCalls calls(cluster_.stub());
+  for (int i = 0; i < 256; ++i) {
+    calls.Start(Request(i, 400));
+    if (i != 128) continue;
+    grpc::ClientContext context;
+    v1::AbortRequest abort;
+    abort.set_all(true);
+    v1::AbortResponse response;
+    const grpc::Status status = cluster_.stub()->Abort(&context, abort, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_TRUE(response.silent_workers().empty());
+  }
+  int aborted = 0;
+  for (const auto& answer : calls.Wait()) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    const v1::Sample& sample = answer->samples(0);
+    aborted += sample.finish_reason() == v1::FINISH_REASON_ABORT;
+    EXPECT_THAT(sample.finish_reason(),
+                ::testing::AnyOf(v1::FINISH_REASON_ABORT, v1::FINISH_REASON_LENGTH));
+    EXPECT_EQ(sample.logprobs().raw().size(), sample.token_ids().size());
+  }
+  EXPECT_GE(aborted, 1);
+  ExpectEmpty();
+}
+
+TEST_F(FaultsTest, AbortByIdKeepsThePartialAnswer) {
+  v1::GenerateRequest request = Request(1, 4000);
+  request.set_request_id("to-abort");
+  GenerateCalls calls(cluster_.stub());
+  calls.Start(request);
+  ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return GeneratedTokens() > 10; }));
+  grpc::ClientContext context;
+  v1::AbortRequest abort;
+  abort.add_request_ids("to-abort");
+  abort.add_request_ids("unheard-of");
+  v1::AbortResponse response;
+  ASSERT_TRUE(cluster_.stub()->Abort(&context, abort, &response).ok());
+  EXPECT_EQ(response.aborted_sequences(), 1);
+  EXPECT_EQ(response.unknown_requests(), 1);
+  const auto answer = calls.Wait()[0];
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->samples(0).finish_reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_GE(answer->samples(0).token_ids().size(), 4u);
+  ExpectEmpty();
+}
+
+TEST_F(FaultsTest, PauseWaitsForTheDrainAndAdmitsNothing) {
+  GenerateCalls running(cluster_.stub());
+  for (int i = 0; i < 8; ++i) running.Start(Request(i, 200));
+  ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return GeneratedTokens() > 8; }));
+  grpc::ClientContext pause_context;
+  v1::PauseResponse paused;
+  ASSERT_TRUE(cluster_.stub()->Pause(&pause_context, {}, &paused).ok());
+  for (const auto& answer : running.Wait()) EXPECT_TRUE(answer.ok());
+  GenerateCalls waiting(cluster_.stub());
+  waiting.Start(Request(9, 8));
+  ASSERT_TRUE(ClusterHarness::WaitUntil([&] {
+    grpc::ClientContext context;
+    v1::GetStateResponse state;
+    return cluster_.stub()->GetState(&context, {}, &state).ok() && state.paused() &&
+           state.queued_sequences() == 1;
+  }));
+  EXPECT_EQ(waiting.finished_count(), 0u);
+  grpc::ClientContext resume_context;
+  v1::ResumeResponse resumed;
+  ASSERT_TRUE(cluster_.stub()->Resume(&resume_context, {}, &resumed).ok());
+  EXPECT_GT(resumed.epoch(), paused.epoch());
+  EXPECT_TRUE(waiting.Wait()[0].ok());
+}
+
+TEST_F(FaultsTest, ClientsThatVanishLeaveNothingBehind) {
+  GenerateCalls calls(cluster_.stub());
+  for (int i = 0; i < 300; ++i) {
+    calls.Start(Request(i, 2000));
+    if (i >= 30) calls.Cancel(i - 30);
+  }
+  for (int i = 270; i < 300; ++i) calls.Cancel(i);
+  for (const auto& answer : calls.Wait()) EXPECT_FALSE(answer.ok());
+  ExpectEmpty();
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/rpc/call_unary.h"
+#include "lockstep/v1/rollout.grpc.pb.h"
+
+namespace lockstep::testing {
+
+using RolloutStub = v1::RolloutService::StubInterface;
+
+// Generate calls that run at the same time. Thread-safe.
+class GenerateCalls {
+ public:
+  explicit GenerateCalls(RolloutStub* stub) : stub_(stub), state_(std::make_shared<State>()) {}
+
+  void Start(const v1::GenerateRequest& request, absl::Duration timeout = absl::Seconds(120));
+  // Ends the n-th call from the client's side.
+  void Cancel(size_t index) { handles_[index].Cancel(); }
+  // Waits for all; answers in order of Start.
+  std::vector<absl::StatusOr<v1::GenerateResponse>> Wait();
+  size_t finished_count() const;
+
+ private:
+  struct State {
+    base::Mutex mutex;
+    base::CondVar changed;
+    std::vector<absl::StatusOr<v1::GenerateResponse>> answers ABSL_GUARDED_BY(mutex);
+    size_t finished ABSL_GUARDED_BY(mutex) = 0;
+  };
+  RolloutStub* const stub_;
+  const std::shared_ptr<State> state_;  // Outlives this object in calls that are never waited for.
+  std::vector<rpc::CallHandle> handles_;
+};
+
+// All of them at once.
+std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateAll(
+    RolloutStub* stub, const std::vector<v1::GenerateRequest>& requests);
+// One after the other, without the prefix cache: what every other run must equal.
+std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateQuietly(
+    RolloutStub* stub, const std::vector<v1::GenerateRequest>& requests);
+
+// Everything of a sample that must never change: all but usage.
+std::string Bits(const v1::Sample& sample);
+std::string Bits(const v1::GenerateResponse& response);
+
+}  // namespace lockstep::testing
