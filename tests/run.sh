@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test that needs no GPU.
-# Usage: tests/run.sh [preset] [ctest arguments]     (preset: release, dev, asan, tsan; default release)
+# Usage: tests/run.sh [preset] [ctest arguments]
+# Presets: release (the default), dev, asan, tsan.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}

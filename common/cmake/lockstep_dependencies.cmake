@@ -13,6 +13,8 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 find_library(LOCKSTEP_HTTPLIB cpp-httplib REQUIRED)
 if(LOCKSTEP_BUILD_TESTS)
   find_package(GTest CONFIG REQUIRED)
+  # Debian's own Python has the packages of deploy/packages.txt, which another one may lack.
+  find_program(LOCKSTEP_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH REQUIRED)
 endif()
 if(LOCKSTEP_BUILD_BENCH)
   find_package(benchmark CONFIG REQUIRED)

@@ -31,7 +31,8 @@ const anyCodePoint = () => {
 };
 
 const words = ('the of and reinforcement tokenizer deterministic Kernel GPU rollout I we you ' +
-  'they it is naïve café résumé Zürich straße ΑΒΓ Привет мир antidisestablishmentarianism supercali ' +
+  'they it is naïve café résumé Zürich straße ΑΒΓ Привет мир antidisestablishmentarianism ' +
+  'supercali ' +
   'x y z HTTPServer getElementById snake_case_name kebab-case-name __init__ 3D e.g. i.e. U.S.A.')
   .split(' ');
 const contractions = ["'s", "'S", "'t", "'T", "'re", "'RE", "'rE", "'ve", "'VE", "'m", "'M", "'ll",
