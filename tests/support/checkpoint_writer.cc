@@ -54,6 +54,9 @@ class TensorMaker {
     Fill(name, {width},
          [&](uint64_t key, uint32_t i) { return center * (1 + 0.2f * Normal(key, i)); });
   }
+  void Bias(const std::string& name, int width) {
+    Fill(name, {width}, [](uint64_t key, uint32_t i) { return Normal(key, i); });
+  }
   std::vector<NamedTensor> Take() { return std::move(tensors_); }
 
  private:
@@ -113,8 +116,14 @@ std::vector<NamedTensor> MakeTensors(const TinyModel& model) {
     maker.Matrix(prefix + "self_attn.q_proj.weight", q_width, model.hidden, 1);
     maker.Matrix(prefix + "self_attn.k_proj.weight", kv_width, model.hidden, 1);
     maker.Matrix(prefix + "self_attn.v_proj.weight", kv_width, model.hidden, 1);
-    maker.HeadNorm(prefix + "self_attn.q_norm.weight", model.head_dim, 4);
-    maker.HeadNorm(prefix + "self_attn.k_norm.weight", model.head_dim, 4);
+    if (model.family == Family::kQwen3) {
+      maker.HeadNorm(prefix + "self_attn.q_norm.weight", model.head_dim, 4);
+      maker.HeadNorm(prefix + "self_attn.k_norm.weight", model.head_dim, 4);
+    } else {
+      maker.Bias(prefix + "self_attn.q_proj.bias", q_width);
+      maker.Bias(prefix + "self_attn.k_proj.bias", kv_width);
+      maker.Bias(prefix + "self_attn.v_proj.bias", kv_width);
+    }
     maker.Matrix(prefix + "self_attn.o_proj.weight", model.hidden, q_width, 1);
     maker.Norm(prefix + "post_attention_layernorm.weight", model.hidden, 1);
     maker.Matrix(prefix + "mlp.gate_proj.weight", model.ffn, model.hidden, 1);
@@ -136,14 +145,16 @@ std::vector<NamedTensor> MakeTensors(const TinyModel& model) {
 }
 
 std::string ConfigJson(const TinyModel& model) {
+  const bool qwen3 = model.family == Family::kQwen3;
+  const std::string head_dim =
+      qwen3 ? absl::StrCat("\"attention_bias\": false,\n  \"head_dim\": ", model.head_dim, ",\n  ")
+            : "";
   return absl::StrFormat(R"({
-  "architectures": ["Qwen3ForCausalLM"],
-  "model_type": "qwen3",
-  "attention_bias": false,
+  "architectures": ["%s"],
+  "model_type": "%s",
   "attention_dropout": 0.0,
   "eos_token_id": 2,
-  "head_dim": %d,
-  "hidden_act": "silu",
+  %s"hidden_act": "silu",
   "hidden_size": %d,
   "initializer_range": 0.02,
   "intermediate_size": %d,
@@ -160,7 +171,8 @@ std::string ConfigJson(const TinyModel& model) {
   "vocab_size": %d
 }
 )",
-                         model.head_dim, model.hidden, model.ffn, model.positions, model.q_heads,
+                         qwen3 ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM", qwen3 ? "qwen3" : "qwen2",
+                         head_dim, model.hidden, model.ffn, model.positions, model.q_heads,
                          model.layers, model.kv_heads, model.tied ? "true" : "false",
                          model.stored == StoredType::kF32 ? "float32" : "bfloat16",
                          model.vocabulary);

@@ -7,10 +7,13 @@
 namespace lockstep::testing {
 
 enum class StoredType { kBf16, kF32 };
+// Qwen2 has biases on q, k and v and no norm of q and k heads; its config.json has no head_dim,
+// which is then hidden / q_heads.
+enum class Family { kQwen3, kQwen2 };
 
-// A random Qwen3 model that is small enough for a test and harsh enough to exercise every path:
-// q_norm and k_norm weights are about 4, so that attention is peaked, and a few channels of each
-// norm are outliers. The same spec gives the same bytes everywhere.
+// A random model that is small enough for a test and harsh enough to exercise every path: q_norm
+// and k_norm weights are about 4, so that attention is peaked, and a few channels of each norm are
+// outliers. The same spec gives the same bytes everywhere.
 struct TinyModel {
   uint64_t seed = 1;
   StoredType stored = StoredType::kBf16;
@@ -25,6 +28,7 @@ struct TinyModel {
   bool tied = false;          // tie_word_embeddings
   bool store_lm_head = true;  // Untied, or a copy of the embedding when tied.
   int shards = 1;             // More than one: model-0000i-of-0000n.safetensors and an index.
+  Family family = Family::kQwen3;
 };
 
 // A tensor by its checkpoint name; values are exact in the type that they are stored in.

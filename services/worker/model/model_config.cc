@@ -28,10 +28,12 @@ struct ArchitectureTraits {
   const char* model_type;
   bool qk_norm;
   bool qkv_bias;
+  bool head_dim_optional;  // hidden_size / num_attention_heads when absent.
 };
 
 constexpr ArchitectureTraits kArchitectures[] = {
-    {Architecture::kQwen3, "Qwen3ForCausalLM", "qwen3", true, false},
+    {Architecture::kQwen3, "Qwen3ForCausalLM", "qwen3", true, false, false},
+    {Architecture::kQwen2, "Qwen2ForCausalLM", "qwen2", false, true, true},
 };
 
 // A field that changes the computation: only the value that leaves it as it is here is accepted.
@@ -147,19 +149,34 @@ constexpr SizeField kSizeFields[] = {
     {"num_hidden_layers", 1024, &ModelConfig::layers},
     {"num_attention_heads", 1024, &ModelConfig::q_heads},
     {"num_key_value_heads", 1024, &ModelConfig::kv_heads},
-    {"head_dim", 512, &ModelConfig::head_dim},
     {"intermediate_size", 1 << 20, &ModelConfig::ffn},
     {"max_position_embeddings", 1 << 20, &ModelConfig::positions},
 };
 
-absl::Status ReadSizes(const JsonFields& fields, ModelConfig* config) {
+absl::Status ReadHeadDim(const JsonFields& fields, bool optional, ModelConfig* config) {
+  constexpr int kHeadDimMax = 512;
+  if (optional && fields.Find("head_dim") == nullptr) {
+    config->head_dim = config->hidden / config->q_heads;
+    if (config->hidden % config->q_heads != 0 || config->head_dim > kHeadDimMax) {
+      return fields.Wrong("num_attention_heads", config->q_heads,
+                          absl::StrCat("a divisor of hidden_size, ", config->hidden,
+                                       ", into heads of at most ", kHeadDimMax));
+    }
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t value, fields.Integer("head_dim", 1, kHeadDimMax));
+    config->head_dim = static_cast<int>(value);
+  }
+  if (config->head_dim % 2 == 0) return absl::OkStatus();
+  return fields.Wrong("head_dim", config->head_dim, "even, since rotary pairs halve it");
+}
+
+absl::Status ReadSizes(const JsonFields& fields, const ArchitectureTraits& traits,
+                       ModelConfig* config) {
   for (const SizeField& size : kSizeFields) {
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t value, fields.Integer(size.field, 1, size.most));
     config->*size.member = static_cast<int>(value);
   }
-  if (config->head_dim % 2 != 0) {
-    return fields.Wrong("head_dim", config->head_dim, "even, since rotary pairs halve it");
-  }
+  LOCKSTEP_RETURN_IF_ERROR(ReadHeadDim(fields, traits.head_dim_optional, config));
   if (config->q_heads % config->kv_heads != 0) {
     return fields.Wrong("num_key_value_heads", config->kv_heads,
                         absl::StrCat("a divisor of num_attention_heads, ", config->q_heads));
@@ -179,7 +196,7 @@ base::Digest128 ModelConfig::Digest() const {
   hasher.Number(qk_norm).Number(qkv_bias).Number(tied_embeddings);
   for (const SizeField& size : kSizeFields)
     hasher.Number(static_cast<uint64_t>(this->*size.member));
-  hasher.Number(std::bit_cast<uint64_t>(rope_theta));
+  hasher.Number(static_cast<uint64_t>(head_dim)).Number(std::bit_cast<uint64_t>(rope_theta));
   hasher.Number(std::bit_cast<uint32_t>(rms_norm_epsilon));
   hasher.Array(std::span<const int32_t>(eos_ids));
   return hasher.Finish();
@@ -197,7 +214,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
   config.architecture = traits.id;
   config.qk_norm = traits.qk_norm;
   config.qkv_bias = traits.qkv_bias;
-  LOCKSTEP_RETURN_IF_ERROR(ReadSizes(fields, &config));
+  LOCKSTEP_RETURN_IF_ERROR(ReadSizes(fields, traits, &config));
   LOCKSTEP_ASSIGN_OR_RETURN(config.rope_theta, ReadRopeTheta(fields));
   LOCKSTEP_ASSIGN_OR_RETURN(const double epsilon, fields.Real("rms_norm_eps", 1e-12, 1));
   config.rms_norm_epsilon = static_cast<float>(epsilon);

@@ -11,7 +11,7 @@
 
 namespace lockstep::worker {
 
-enum class Architecture { kQwen3 };
+enum class Architecture { kQwen3, kQwen2 };
 
 // What a Hugging Face directory says about a dense decoder, checked and normalised. An architecture
 // is a name and the flags below; one transformer runs them all.

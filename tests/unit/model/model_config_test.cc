@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::TinyModel;
 
 Json ValidConfig() { return Json::parse(testing::ConfigJson({})); }
 
@@ -46,6 +47,23 @@ TEST(ModelConfigTest, ReadsAQwen3Config) {
   EXPECT_FALSE(config->tied_embeddings);
   EXPECT_THAT(config->eos_ids, ElementsAre(2));
   EXPECT_EQ(config->Rope().positions, 1024);
+}
+
+TEST(ModelConfigTest, ReadsAQwen2Config) {
+  const TinyModel tiny = {.head_dim = 16, .family = testing::Family::kQwen2};
+  Json json = Json::parse(testing::ConfigJson(tiny));
+  const absl::StatusOr<ModelConfig> config = Parse(json);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, Architecture::kQwen2);
+  EXPECT_FALSE(config->qk_norm);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_EQ(config->head_dim, 16);
+  json["head_dim"] = 32;
+  EXPECT_EQ(Parse(json)->head_dim, 32);
+  json.erase("head_dim");
+  json["num_attention_heads"] = 6;
+  EXPECT_THAT(std::string(Parse(json).status().message()),
+              AllOf(HasSubstr("num_attention_heads"), HasSubstr("6"), HasSubstr("64")));
 }
 
 TEST(ModelConfigTest, UnitesTheEosIdsOfBothFiles) {

@@ -30,6 +30,10 @@ std::vector<double> ToDoubles(const worker::Checkpoint::Tensor& tensor) {
   return values;
 }
 
+std::string BiasOf(const std::string& weight) {
+  return weight.substr(0, weight.rfind('.')) + ".bias";
+}
+
 // Sum of four uniforms, scaled to variance one.
 class NoiseSource {
  public:
@@ -79,12 +83,15 @@ class ReferenceTransformer::Pass {
 
   Rows Linear(const std::string& name, const Rows& x) {
     const auto weight = model_.Weight(name);
+    const auto bias = model_.weights_.find(BiasOf(name));
     const size_t inputs = x[0].size();
     Rows y;
     for (const std::vector<double>& row : x) {
       std::vector<double>& out = y.emplace_back();
       for (size_t o = 0; o < weight.size() / inputs; ++o) {
         out.push_back(Dot(row, weight.subspan(o * inputs, inputs)));
+        if (bias == model_.weights_.end()) continue;
+        out.back() = (out.back() + bias->second[o]) * noise_.Relative(1);
       }
     }
     return y;
@@ -127,11 +134,12 @@ class ReferenceTransformer::Pass {
   }
 
   void PrepareHeads(const std::string& norm, Rows* rows) {
-    const auto weight = model_.Weight(norm);
     for (size_t position = 0; position < rows->size(); ++position) {
       std::span<double> row = (*rows)[position];
       for (size_t begin = 0; begin < row.size(); begin += config_.head_dim) {
-        NormRow(weight, row.subspan(begin, config_.head_dim));
+        if (config_.qk_norm) {
+          NormRow(model_.Weight(norm), row.subspan(begin, config_.head_dim));
+        }
         Rotate(static_cast<int>(position), row.subspan(begin, config_.head_dim));
       }
     }

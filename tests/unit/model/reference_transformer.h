@@ -22,7 +22,7 @@ namespace lockstep::testing {
 //   exp in attention     u * (2 + |argument|), relative
 //   attention output     as a sum of products, and u * sqrt(2 * blocks + 1) of rescaling, relative
 //   SwiGLU               u * sqrt(5), relative
-//   residual addition    u, relative
+//   residual, bias       u of the sum, relative
 // with u = 2^-24; each is taken as a standard deviation, although most roundings err by less.
 class ReferenceTransformer {
  public:

@@ -170,11 +170,13 @@ TEST_P(InvarianceTest, ThreadsDoNotShow) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, InvarianceTest,
-    ::testing::Values(NamedModel{.name = "Bf16", .tiny = {.seed = 3}},
-                      NamedModel{
-                          .name = "F32Tied",
-                          .tiny = {.seed = 4, .stored = testing::StoredType::kF32, .tied = true}},
-                      NamedModel{.name = "DemoModel", .directory = "deploy/demo-model"}),
+    ::testing::Values(
+        NamedModel{.name = "Bf16", .tiny = {.seed = 3}},
+        NamedModel{.name = "F32Tied",
+                   .tiny = {.seed = 4, .stored = testing::StoredType::kF32, .tied = true}},
+        NamedModel{.name = "Qwen2",
+                   .tiny = {.seed = 5, .head_dim = 16, .family = testing::Family::kQwen2}},
+        NamedModel{.name = "DemoModel", .directory = "deploy/demo-model"}),
     [](const ::testing::TestParamInfo<NamedModel>& info) { return info.param.name; });
 
 class TransformerExecutorTest : public ::testing::Test {
