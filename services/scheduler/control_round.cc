@@ -27,10 +27,11 @@ void ControlRound::OnLost(const WorkerName& worker) {
 }
 
 std::vector<WorkerName> ControlRound::TakeLate(absl::Time now) {
-  if (now < deadline_ || pending_.empty()) return {};
-  std::vector<WorkerName> late(pending_.begin(), pending_.end());
-  pending_.clear();
-  failed_.clear();
+  std::vector<WorkerName> late;
+  for (const auto& [worker, deadline] : pending_) {
+    if (deadline <= now) late.push_back(worker);
+  }
+  for (const WorkerName& worker : late) OnLost(worker);
   silent_.insert(silent_.end(), late.begin(), late.end());
   return late;
 }

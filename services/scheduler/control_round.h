@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
@@ -33,18 +34,15 @@ struct ControlReply {
 // registered may not know it yet. Not thread-safe.
 class ControlRound {
  public:
-  ControlRound(const std::vector<WorkerName>& workers, absl::Time deadline)
-      : pending_(workers.begin(), workers.end()), deadline_(deadline) {}
-
-  // A worker that came while the round was under way.
-  void Add(const WorkerName& worker) { pending_.insert(worker); }
+  // Waits for an answer of `worker` until `deadline`.
+  void Add(const WorkerName& worker, absl::Time deadline) { pending_[worker] = deadline; }
   // An answer, or the error of a call.
   void OnReply(const WorkerName& worker, const absl::StatusOr<ControlReply>& reply);
   // Workers whose call failed since the last time, to be called again.
   std::vector<WorkerName> TakeFailed();
   // Its lease has ended; nobody waits for it any longer.
   void OnLost(const WorkerName& worker);
-  // After the deadline: those that did not answer, now silent.
+  // Those that did not answer by their deadline, now silent.
   std::vector<WorkerName> TakeLate(absl::Time now);
 
   bool done() const { return pending_.empty(); }
@@ -55,9 +53,8 @@ class ControlRound {
   const std::vector<WorkerName>& silent() const { return silent_; }
 
  private:
-  absl::btree_set<WorkerName> pending_;
-  absl::btree_set<WorkerName> failed_;  // Of the pending ones.
-  const absl::Time deadline_;
+  absl::btree_map<WorkerName, absl::Time> pending_;  // With deadlines.
+  absl::btree_set<WorkerName> failed_;               // Of the pending ones.
   int64_t aborted_sequences_ = 0;
   int64_t freed_blocks_ = 0;
   absl::flat_hash_set<base::RequestId> known_requests_;

@@ -77,15 +77,11 @@ OperationId SchedulerCore::FlushCache(std::optional<std::string> cache_namespace
 
 SchedulerCore::Operation& SchedulerCore::Begin(const ControlCommand& command) {
   const OperationId id(++operation_count_);
-  std::vector<WorkerName> workers;
+  Operation operation{.command = command, .epoch = state_.admission_epoch};
   for (const auto& [worker_id, worker] : registry_.living()) {
-    workers.push_back(worker.name);
-    SendTo(worker, id, state_.admission_epoch, command);
+    operation.round.Add(worker.name, clock_->Now() + options_.control_timeout);
+    SendTo(worker, id, operation.epoch, command);
   }
-  const absl::Time begins = std::max(clock_->Now(), recovering_until_);
-  Operation operation{.round = ControlRound(workers, begins + options_.control_timeout),
-                      .command = command,
-                      .epoch = state_.admission_epoch};
   operation.result.operation = id;
   return operations_.emplace(id, std::move(operation)).first->second;
 }
@@ -124,7 +120,7 @@ void SchedulerCore::TickOperations() {
 
 void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker) {
   for (auto& [id, operation] : operations_) {
-    operation.round.Add(worker.name);
+    operation.round.Add(worker.name, clock_->Now() + options_.control_timeout);
     SendTo(worker, id, operation.epoch, operation.command);
   }
 }

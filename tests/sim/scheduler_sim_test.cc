@@ -24,7 +24,7 @@ World::Tally RunSeeds(uint64_t first, uint64_t count, WorldOptions options) {
     sum.lost += tally.lost;
     sum.restarts += tally.restarts;
     sum.aborted += tally.aborted;
-    sum.waits += tally.waits;
+    sum.aged_waits += tally.aged_waits;
     sum.kills += tally.kills;
     sum.stalls += tally.stalls;
     sum.drains += tally.drains;
@@ -35,9 +35,9 @@ World::Tally RunSeeds(uint64_t first, uint64_t count, WorldOptions options) {
 }
 
 TEST(SchedulerSimTest, QuietClusterRunsEverythingAndLosesNobody) {
-  const World::Tally tally = RunSeeds(1, 20, {});
-  EXPECT_GT(tally.grants, 2000);
-  EXPECT_GT(tally.waits, 0);
+  const World::Tally tally = RunSeeds(1, 100, {});
+  EXPECT_GT(tally.grants, 10000);
+  EXPECT_GT(tally.aged_waits, 0);
   EXPECT_EQ(tally.lost, 0);
   EXPECT_EQ(tally.resumptions, 0);
   EXPECT_EQ(tally.violations, 0);
@@ -45,14 +45,14 @@ TEST(SchedulerSimTest, QuietClusterRunsEverythingAndLosesNobody) {
 
 TEST(SchedulerSimTest, LostAndRepeatedHeartbeatsChangeNothingThatIsPromised) {
   const World::Tally tally =
-      RunSeeds(100, 40, {.faults = {.heartbeat_loss = 0.3, .heartbeat_duplicate = 0.3}});
+      RunSeeds(1000, 300, {.faults = {.heartbeat_loss = 0.3, .heartbeat_duplicate = 0.3}});
   EXPECT_GT(tally.lost, 0);
   EXPECT_GT(tally.resumptions, 0);
   EXPECT_EQ(tally.violations, 0);
 }
 
 TEST(SchedulerSimTest, DeathStallAndDrainOfWorkersLoseNoSequence) {
-  const World::Tally tally = RunSeeds(200, 60,
+  const World::Tally tally = RunSeeds(2000, 300,
                                       {.faults = {.heartbeat_duplicate = 0.1,
                                                   .per_second = 1.5,
                                                   .worker_kill = true,
@@ -67,13 +67,13 @@ TEST(SchedulerSimTest, DeathStallAndDrainOfWorkersLoseNoSequence) {
 
 TEST(SchedulerSimTest, RestartOfTheSchedulerLosesNoSequence) {
   const World::Tally tally = RunSeeds(
-      300, 60, {.faults = {.per_second = 1, .worker_kill = true, .scheduler_restart = true}});
+      3000, 300, {.faults = {.per_second = 1, .worker_kill = true, .scheduler_restart = true}});
   EXPECT_GT(tally.restarts, 0);
   EXPECT_EQ(tally.violations, 0);
 }
 
 TEST(SchedulerSimTest, EverythingAtOnce) {
-  const World::Tally tally = RunSeeds(400, 150,
+  const World::Tally tally = RunSeeds(4000, 1000,
                                       {.faults = {.heartbeat_loss = 0.1,
                                                   .heartbeat_duplicate = 0.1,
                                                   .per_second = 2,
@@ -90,7 +90,7 @@ TEST(SchedulerSimTest, EverythingAtOnce) {
 }
 
 TEST(SchedulerSimTest, WorkerThatCutsWhereItMustNotLosesItsLeaseEachTime) {
-  const World::Tally tally = RunSeeds(600, 10, {.faults = {.cheat = 0.01}});
+  const World::Tally tally = RunSeeds(6000, 50, {.faults = {.cheat = 0.01}});
   EXPECT_GT(tally.violations, 0);
   EXPECT_GT(tally.lost, 0);
   EXPECT_GT(tally.resumptions, 0);

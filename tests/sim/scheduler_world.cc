@@ -94,7 +94,7 @@ void World::CarryOut(bool was_recovering) {
   for (const LostWorker& lost : decisions.lost) checker_.OnLost(lost.name);
   for (const AdmitOutcome& outcome : decisions.outcomes) {
     checker_.OnOutcome(outcome, granting, clock_.Now());
-    if (outcome.waited > absl::ZeroDuration()) ++tally_.waits;
+    if (outcome.ticket.ok() && outcome.waited >= core_options_.queue.ageing) ++tally_.aged_waits;
     OnOutcome(outcome);
   }
   for (const LostWorker& lost : decisions.lost) {

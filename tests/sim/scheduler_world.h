@@ -67,7 +67,8 @@ class World {
 
   // What did occur, so that a test can ask for it.
   struct Tally {
-    int64_t grants = 0, resumptions = 0, lost = 0, restarts = 0, aborted = 0, waits = 0;
+    int64_t grants = 0, resumptions = 0, lost = 0, restarts = 0, aborted = 0;
+    int64_t aged_waits = 0;  // Grants that had to wait for the ageing.
     int64_t kills = 0, stalls = 0, drains = 0, operations_finished = 0, violations = 0;
   };
   const Tally& tally() const { return tally_; }

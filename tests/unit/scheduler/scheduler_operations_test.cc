@@ -244,6 +244,22 @@ TEST_F(SchedulerOperationsTest, PauseDuringRecoveryWaitsForWorkersThatHaveNotRep
   EXPECT_TRUE(ResultOf(id)->status.ok());
 }
 
+TEST_F(SchedulerOperationsTest, WorkerThatComesDuringALongDrainHasItsOwnTimeToAnswer) {
+  Join("a");
+  Hold(**Admit(Request("s1", {"a"})), 5);
+  Pass(absl::Milliseconds(100), {a_});
+  const OperationId id = *core_->Pause(PauseMode::kWait);
+  AnswerCalls();
+  Pass(2 * options_.control_timeout, {a_});
+  Join("b");
+  Pass(absl::Milliseconds(200), {a_, b_});
+  EXPECT_EQ(core_->Workers().size(), 2u);
+  AnswerCalls();
+  held_.clear();
+  Pass(absl::Milliseconds(100), {a_, b_});
+  EXPECT_TRUE(ResultOf(id)->silent_workers.empty());
+}
+
 TEST_F(SchedulerOperationsTest, OperationThatCannotBeMadeDurableChangesNothing) {
   Join("a");
   const base::Epoch before = core_->state().epoch;
