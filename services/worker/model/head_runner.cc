@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::worker {
@@ -66,7 +65,6 @@ void HeadRunner::PlanRows(std::span<const StepSequence> sequences) {
   }
   for (size_t i = 0; i < sequences.size(); ++i) {
     const StepSequence& sequence = sequences[i];
-    LOCKSTEP_CHECK_LE(sequence.score_begin + sequence.score_targets.size(), sequence.tokens.size());
     for (size_t target = 0; target < sequence.score_targets.size(); ++target) {
       rows_.push_back({.sequence = static_cast<int>(i), .score_index = static_cast<int>(target)});
     }

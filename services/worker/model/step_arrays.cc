@@ -67,12 +67,18 @@ void StepArrays::CheckSequence(const StepSequence& sequence) const {
   LOCKSTEP_CHECK_GE(sequence.position, 0);
   LOCKSTEP_CHECK_LE(sequence.position + static_cast<int64_t>(sequence.tokens.size()),
                     limits_.context_tokens_max);
+  LOCKSTEP_CHECK_GE(sequence.score_begin, 0);
+  LOCKSTEP_CHECK_LE(sequence.score_begin + sequence.score_targets.size(), sequence.tokens.size());
+  LOCKSTEP_CHECK_LE(sequence.top_count, kernels::kTopLogprobsMax);
   LOCKSTEP_CHECK_GE(sequence.blocks.size(), static_cast<size_t>(BlocksOf(sequence)));
   for (const int32_t block : sequence.blocks.first(BlocksOf(sequence))) {
     LOCKSTEP_CHECK(block >= 0 && block < limits_.kv_blocks) << "KV block " << block;
   }
-  for (const int32_t id : sequence.tokens) {
-    LOCKSTEP_CHECK(id >= 0 && id < limits_.vocabulary) << "token id " << id;
+  for (const std::span<const int32_t> ids :
+       {sequence.tokens, sequence.score_targets, sequence.chosen_ids}) {
+    for (const int32_t id : ids) {
+      LOCKSTEP_CHECK(id >= 0 && id < limits_.vocabulary) << "token id " << id;
+    }
   }
 }
 

@@ -58,6 +58,7 @@ struct NamedModel {
   std::string name;
   TinyModel tiny;
   std::string directory;  // Instead of `tiny`.
+  int segments = 1;
 };
 
 void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
@@ -70,13 +71,16 @@ class InvarianceTest : public ::testing::TestWithParam<NamedModel> {
       directory_ = temporary_.File("model");
       testing::WriteCheckpoint(directory_, GetParam().tiny);
     }
-    model_ = Load(directory_, SmallOptions());
+    options_ = SmallOptions();
+    options_.reduction_segments = GetParam().segments;
+    model_ = Load(directory_, options_);
     sequence_ = Sampled(model_.facts.vocabulary);
     expected_ = testing::Drive(model_.executor.get(), sequence_, Alone());
   }
 
   testing::TemporaryDirectory temporary_;
   std::string directory_;
+  ModelOptions options_;
   LoadedModel model_;
   DrivenSequence sequence_;
   Trace expected_;
@@ -152,7 +156,7 @@ TEST_P(InvarianceTest, ScoringAnAnswerGivesTheBitsThatDrawingItGave) {
 }
 
 TEST_P(InvarianceTest, PiecesOfTheLogitsDoNotShow) {
-  ModelOptions options = SmallOptions();
+  ModelOptions options = options_;
   options.logits_bytes_max = 1;  // One row at a time.
   const LoadedModel pieces = Load(directory_, options);
   Schedule schedule = Alone();
@@ -163,7 +167,7 @@ TEST_P(InvarianceTest, PiecesOfTheLogitsDoNotShow) {
 }
 
 TEST_P(InvarianceTest, ThreadsDoNotShow) {
-  const LoadedModel threaded = Load(directory_, SmallOptions(), 3);
+  const LoadedModel threaded = Load(directory_, options_, 3);
   EXPECT_EQ(DifferenceOf(testing::Drive(threaded.executor.get(), sequence_, Alone()), expected_),
             "");
 }
@@ -174,6 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
         NamedModel{.name = "Bf16", .tiny = {.seed = 3}},
         NamedModel{.name = "F32Tied",
                    .tiny = {.seed = 4, .stored = testing::StoredType::kF32, .tied = true}},
+        NamedModel{.name = "TwoSegments", .tiny = {.seed = 3}, .segments = 2},
         NamedModel{.name = "Qwen2",
                    .tiny = {.seed = 5, .head_dim = 16, .family = testing::Family::kQwen2}},
         NamedModel{.name = "DemoModel", .directory = "deploy/demo-model"}),
