@@ -18,6 +18,8 @@ namespace {
 
 // How old the block counts of a snapshot may be: it costs a walk over all sequences.
 constexpr absl::Duration kKvCountsAge = absl::Milliseconds(50);
+// Waits for far deadlines are cut: the end of a wait of centuries overflows the system's clock.
+constexpr absl::Duration kIdleWaitMax = absl::Hours(1);
 
 }  // namespace
 
@@ -205,7 +207,7 @@ bool EngineLoop::Impl::TakeCommands(bool may_wait, Inbox* inbox) {
     if (left == absl::InfiniteDuration()) {
       changed_.Wait(&mutex_);
     } else {
-      changed_.WaitFor(&mutex_, left);
+      changed_.WaitFor(&mutex_, std::min(left, kIdleWaitMax));
     }
   }
   *inbox = std::exchange(inbox_, {});

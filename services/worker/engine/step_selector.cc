@@ -156,8 +156,8 @@ void StepSelector::NotePrefill(HeldSequence* held) {
 
 bool StepSelector::PreemptFor(const HeldSequence* held) {
   // Younger ones come later in the plan, so a victim was never planned in this step.
-  for (auto it = running_.rbegin(); it != running_.rend() && it->first > held->age; ++it) {
-    Preempt(it->second);
+  if (!running_.empty() && running_.rbegin()->first > held->age) {
+    Preempt(running_.rbegin()->second);
     return true;
   }
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "common/base/retry_advice.h"
 #include "gmock/gmock.h"
@@ -361,6 +362,30 @@ TEST(EngineCoreTest, TooManyWaitingIsRefusedWithAdviceToRetry) {
   EXPECT_TRUE(base::GetRetryAdvice(status).retryable);
   harness.RunAll();
   EXPECT_TRUE(harness.core().Start(MakeStart(3, {1}, 1)).ok());
+}
+
+TEST(EngineCoreTest, ManyRequestsLeaveNothingBehind) {
+  EngineHarness harness({});
+  for (uint64_t ticket = 1; ticket <= 3000; ++ticket) {
+    SequenceStart start = MakeStart(ticket, RandomIds(ticket, 1 + ticket % 50), 2);
+    start.cache_namespace = std::to_string(ticket);
+    start.deadline = harness.clock().Now() + absl::Hours(1);
+    ASSERT_TRUE(harness.core().Start(start).ok());
+    if (ticket % 3 == 0) harness.core().Cancel(start.ticket);
+    if (ticket % 8 != 0) continue;
+    ASSERT_TRUE(harness.RunAll());
+  }
+  ASSERT_TRUE(harness.RunAll());
+  EXPECT_THAT(harness.violations(), IsEmpty());
+  EXPECT_THAT(harness.core().Snapshot().held, IsEmpty());
+  EXPECT_EQ(harness.core().next_deadline(), absl::InfiniteFuture());
+  EXPECT_EQ(harness.blocks_free(), 64);
+  EXPECT_LE(harness.metrics().kv_blocks_cached.value(), 64);
+  double ended = 0;
+  for (const EndReason reason : {EndReason::kStop, EndReason::kLength, EndReason::kAbort}) {
+    ended += harness.metrics().sequences_ended[reason].value();
+  }
+  EXPECT_EQ(ended, 3000);
 }
 
 TEST(EngineCoreTest, ContradictingOptionsStopTheStart) {
