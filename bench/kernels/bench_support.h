@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cpu/cpu_kernel_set.h"
@@ -13,10 +15,15 @@ inline std::unique_ptr<kernels::KernelSet> MakeKernels() {
   return kernels::cpu::CreateCpuKernelSet({.threads = 0}).value();
 }
 
-// A packed [outputs, inputs] matrix.
-inline std::unique_ptr<kernels::LinearWeight> MakeWeight(kernels::KernelSet& kernels, int outputs,
-                                                         int inputs, kernels::DType dtype,
-                                                         int segments = 1) {
+// A packed [outputs, inputs] matrix, made once for the whole run: the library calls a bench anew
+// for each repetition, and packing takes longer than what is measured.
+inline const kernels::LinearWeight& SharedWeight(kernels::KernelSet& kernels, int outputs,
+                                                 int inputs, kernels::DType dtype,
+                                                 int segments = 1) {
+  static std::map<std::tuple<int, int, kernels::DType, int>, std::unique_ptr<kernels::LinearWeight>>
+      made;
+  auto& weight = made[{outputs, inputs, dtype, segments}];
+  if (weight != nullptr) return *weight;
   const size_t count = static_cast<size_t>(outputs) * static_cast<size_t>(inputs);
   // A short period: drawing every element would take longer than the bench.
   std::vector<float> values = testing::UniformData(1, 65537);
@@ -27,7 +34,8 @@ inline std::unique_ptr<kernels::LinearWeight> MakeWeight(kernels::KernelSet& ker
   const void* data = bits.empty() ? static_cast<const void*>(values.data())
                                   : static_cast<const void*>(bits.data());
   const kernels::HostTensor tensor{"w", data, dtype, {outputs, inputs}};
-  return kernels.PackLinear({&tensor, 1}, {}, segments).value();
+  weight = kernels.PackLinear({&tensor, 1}, {}, segments).value();
+  return *weight;
 }
 
 }  // namespace lockstep::bench

@@ -10,11 +10,11 @@ void LinearAt(benchmark::State& state, kernels::DType dtype, int segments) {
   const int inputs = static_cast<int>(state.range(1));
   const int outputs = static_cast<int>(state.range(2));
   const auto kernels = MakeKernels();
-  const auto weight = MakeWeight(*kernels, outputs, inputs, dtype, segments);
+  const auto& weight = SharedWeight(*kernels, outputs, inputs, dtype, segments);
   const auto x = testing::UniformData(2, static_cast<size_t>(rows * inputs));
   std::vector<float> y(static_cast<size_t>(rows * outputs));
   for (auto _ : state) {
-    kernels->Linear({.weight = weight.get(),
+    kernels->Linear({.weight = &weight,
                      .rows = rows,
                      .x = x.data(),
                      .x_stride = static_cast<size_t>(inputs),

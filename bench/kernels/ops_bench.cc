@@ -19,11 +19,11 @@ void SmallLinear(benchmark::State& state) {
   const int outputs = static_cast<int>(state.range(1));
   const int rows = static_cast<int>(state.range(2));
   const auto kernels = MakeKernels();
-  const auto weight = MakeWeight(*kernels, outputs, inputs, kernels::DType::kBf16);
+  const auto& weight = SharedWeight(*kernels, outputs, inputs, kernels::DType::kBf16);
   const auto x = testing::UniformData(2, static_cast<size_t>(rows * inputs));
   std::vector<float> y(static_cast<size_t>(rows * outputs));
   for (auto _ : state) {
-    kernels->Linear({.weight = weight.get(),
+    kernels->Linear({.weight = &weight,
                      .rows = rows,
                      .x = x.data(),
                      .x_stride = static_cast<size_t>(inputs),

@@ -16,11 +16,11 @@ constexpr int kOutputs = 8192;
 void DecodeAt(benchmark::State& state, kernels::DType dtype) {
   const int rows = static_cast<int>(state.range(0));
   const auto kernels = MakeKernels();
-  const auto weight = MakeWeight(*kernels, kOutputs, kInputs, dtype);
+  const auto& weight = SharedWeight(*kernels, kOutputs, kInputs, dtype);
   const auto x = testing::UniformData(2, static_cast<size_t>(rows) * kInputs);
   std::vector<float> y(static_cast<size_t>(rows) * kOutputs);
   for (auto _ : state) {
-    kernels->Linear({.weight = weight.get(),
+    kernels->Linear({.weight = &weight,
                      .rows = rows,
                      .x = x.data(),
                      .x_stride = kInputs,
@@ -28,7 +28,7 @@ void DecodeAt(benchmark::State& state, kernels::DType dtype) {
                      .y_stride = kOutputs});
   }
   state.counters["weight_bytes"] = benchmark::Counter(
-      static_cast<double>(weight->bytes()), benchmark::Counter::kIsIterationInvariantRate);
+      static_cast<double>(weight.bytes()), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void DecodeF32(benchmark::State& state) { DecodeAt(state, kernels::DType::kF32); }
