@@ -1,0 +1,124 @@
+"""Processes of a test: a local lockstep cluster and a Prometheus that scrapes it."""
+
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+# Nothing here should take a tenth of it; it only ends a test that hangs.
+PATIENCE_SECONDS = 60
+
+
+class Process:
+    """A child in a folder of its own, stopped and removed at the end of the `with`."""
+
+    def __init__(self, command):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-deploy-"))
+        self.command = [str(word).replace("{folder}", str(self.folder)) for word in command]
+
+    def __enter__(self):
+        self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True)
+        self._killer = threading.Timer(PATIENCE_SECONDS, self.child.kill)
+        self._killer.start()
+        try:
+            self.started()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._killer.cancel()
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            self.child.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def read_until(self, pattern):
+        """Output up to the first line that the pattern is found in."""
+        output = ""
+        for line in self.child.stdout:
+            output += line
+            if re.search(pattern, line):
+                return output
+        raise AssertionError(f"{self.command[0]} ended early:\n{output}")
+
+    def wait_until(self, condition):
+        """Asks again and again, for the process has no other way to say so, until `condition` gives
+        something true; returns that."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            found = condition()
+            if found:
+                return found
+            try:
+                self.child.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(f"{self.command[0]} ended early")
+        raise AssertionError(f"not within {PATIENCE_SECONDS} s: {condition.__doc__}")
+
+
+class LocalCluster(Process):
+    """`lockstep up` with the demo model on free ports."""
+
+    def __init__(self, lockstep):
+        self.lockstep = lockstep
+        super().__init__([lockstep, "up", "--port=0", "--run_dir={folder}/run"])
+
+    def started(self):
+        output = self.read_until(r"^trainers call")
+        found = re.findall(r"^\s+([\w-]+)\s+(\S+:\d+)\s+http://(\S+)/metrics$", output, re.M)
+        self.gateway = {name: address for name, address, _ in found}["gateway"]
+        self.metrics = {name: address for name, _, address in found}
+
+    def pages(self):
+        """{process: its page of metrics}."""
+        return {name: fetch(f"http://{address}/metrics")
+                for name, address in self.metrics.items()}
+
+    def generate(self, *flags):
+        """A `lockstep generate` that has begun; the caller waits for it or kills it."""
+        return subprocess.Popen([self.lockstep, "generate", f"--target={self.gateway}", *flags],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+class Prometheus(Process):
+    """A real Prometheus, scraping host:port targets five times a second."""
+
+    def __init__(self, targets):
+        super().__init__(["prometheus", "--config.file={folder}/prometheus.yml",
+                          "--storage.tsdb.path={folder}/data",
+                          "--web.listen-address=127.0.0.1:0"])
+        config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
+                  "scrape_configs": [{"job_name": "lockstep",
+                                      "static_configs": [{"targets": targets}]}]}
+        # JSON is YAML.
+        (self.folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
+
+    def started(self):
+        output = self.read_until(r"Server is ready")
+        self.address = re.search(r'"Listening on" address=(\S+)', output).group(1)
+
+    def query(self, expression):
+        """The values of an instant query, by instance."""
+        query = urllib.parse.urlencode({"query": expression})
+        answer = json.loads(fetch(f"http://{self.address}/api/v1/query?{query}"))
+        return {row["metric"].get("instance", ""): float(row["value"][1])
+                for row in answer["data"]["result"]}
+
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        return answer.read().decode()
