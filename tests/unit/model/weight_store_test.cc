@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
@@ -194,6 +195,33 @@ TEST_F(WeightStoreTest, SegmentsMustCutWholeHeadsIntoMultiplesOf64) {
   ExpectRefused(Load({}, 3), {"reduction_segments = 3", "power of two"});
   ExpectRefused(Load({}, 0), {"reduction_segments = 0", "power of two"});
   EXPECT_TRUE(Load({.ffn = 96}, 1).ok());
+}
+
+// Pages of mapped files in this process's memory.
+int64_t MappedFileBytes() {
+  int64_t kilobytes = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) kilobytes += std::stoll(line.substr(8));
+    if (line.starts_with("RssShmem:")) kilobytes += std::stoll(line.substr(9));
+  }
+  return kilobytes * 1024;
+}
+
+TEST_F(WeightStoreTest, MappedPagesAreDroppedOncePacked) {
+  const std::string directory = directory_.File("large");
+  testing::WriteCheckpoint(directory, {.stored = StoredType::kF32, .vocabulary = 60000});
+  const ModelConfig config = *LoadModelConfig(directory);
+  const Checkpoint checkpoint = *Checkpoint::Open(directory);
+  const int64_t before = MappedFileBytes();
+  const auto weights = LoadWeights(config, checkpoint, 1, kernels_.get());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  // The file has 31 MB, and reading it maps them all.
+  EXPECT_LT(MappedFileBytes() - before, int64_t{4} << 20);
+  const Checkpoint::Tensor* embedding = checkpoint.Find("model.embed_tokens.weight");
+  const auto data = embedding->file->Data(*embedding->entry);
+  EXPECT_EQ(FindNonFinite(data, kernels::DType::kF32), std::nullopt);
+  EXPECT_GT(MappedFileBytes() - before, int64_t{12} << 20) << "the measure sees mapped pages";
 }
 
 TEST(FindNonFiniteTest, FindsTheFirstAtEveryPlaceAndAlignment) {
