@@ -118,6 +118,8 @@ absl::Status ClusterHarness::Start() {
   return absl::OkStatus();
 }
 
+std::string ClusterHarness::gateway_address() const { return Address(gateway_port_); }
+
 bool ClusterHarness::WaitForWorkers(int count) {
   return WaitUntil([&] {
     grpc::ClientContext context;
