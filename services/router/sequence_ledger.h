@@ -52,7 +52,7 @@ struct SequenceRecord {
 
   base::Epoch entry_epoch;  // Of the first ticket, or as the gateway says; 0 before.
   int64_t attempt = 0;      // Of the newest ticket.
-  int64_t retries_left;  // Until something new is delivered.
+  int64_t retries_left;     // Until something new is delivered.
   absl::Duration back_off = absl::ZeroDuration();
   int64_t resumptions = 0;
   SequenceUsage usage;  // Of attempts that ended.
