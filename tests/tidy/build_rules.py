@@ -5,8 +5,8 @@ import re
 
 from source_tree import Finding
 
-LABELS = {"unit", "kernels", "integration", "process", "sim", "fuzz", "deploy", "tidy", "gpu",
-          "slow", "core"}
+LABELS = {"unit", "kernels", "integration", "process", "sim", "deploy", "tidy", "gpu", "slow",
+          "core"}
 
 
 def _cmake(tree, path):

@@ -94,6 +94,15 @@ def no_wall_clock(tree):
                        "{}: take a base::Clock")
 
 
+def annotated_mutex(tree):
+    """Locks are base::Mutex, which Clang's annotations and the thread sanitizer understand."""
+    paths = [p for p in tree.select(CPP) if p != "common/base/mutex.h"]
+    yield from matches(tree, paths,
+                       r"\bstd::(recursive_|shared_|timed_)?mutex\b|\bstd::condition_variable\b"
+                       r"|\babsl::(Mutex|CondVar)\b",
+                       "{}: use common/base/mutex.h")
+
+
 def no_sleep(tree):
     """Nobody sleeps for a time: wait for the condition itself, with a deadline."""
     yield from matches(tree, tree.select(CPP),
@@ -179,21 +188,26 @@ def no_dead_code(tree):
                 yield Finding(path, number, "code behind #if 0")
 
 
-RULES = (pragma_once, no_environment, no_naked_new, no_stray_threads, no_wall_clock, no_sleep,
-         no_float_atomics, no_fast_math, no_exceptions, known_macros, one_cuda_switch, no_managers,
-         no_dead_code)
+RULES = (pragma_once, no_environment, no_naked_new, no_stray_threads, no_wall_clock,
+         annotated_mutex, no_sleep, no_float_atomics, no_fast_math, no_exceptions, known_macros,
+         one_cuda_switch, no_managers, no_dead_code)
 
 
 def long_functions(tree, limit=70):
-    """(lines, path, line, first line) of functions over the limit: shown, not refused."""
+    """(lines, path, line, head) of functions over the limit: shown, not refused."""
+    scope = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b(?!.*\))", re.DOTALL)
     for path in tree.select(CPP):
-        lines = tree.code(path).splitlines()
-        for number, line in enumerate(lines, 1):
-            if not re.match(r"(?!namespace|class|struct|enum|extern|#|\})\S.*\{\s*$", line) and \
-               not re.match(r"(TEST\w*\(|  \S.*\) (const |override |noexcept )*\{\s*$)", line):
-                continue
-            indent = len(line) - len(line.lstrip())
-            end = next((i for i, l in enumerate(lines[number:], number + 1)
-                        if l.startswith(" " * indent + "}")), number)
-            if end - number + 1 > limit:
-                yield end - number + 1, path, number, tree.lines(path)[number - 1].strip()
+        code = re.sub(r"(?m)^\s*#.*$", "", tree.code(path))
+        stack, head_begin = [], 0
+        for match in re.finditer(r"[{};]", code):
+            if match.group() == "{":
+                head = code[head_begin:match.start()]
+                begin = head_begin + len(head) - len(head.lstrip())
+                line = code.count("\n", 0, begin) + 1
+                stack.append((line, head.strip(), bool(scope.search(head))))
+            elif match.group() == "}" and stack:
+                line, head, _ = stack.pop()
+                length = code.count("\n", 0, match.start()) + 2 - line
+                if length > limit and ")" in head and all(outer[2] for outer in stack):
+                    yield length, path, line, " ".join(head.split())[:60]
+            head_begin = match.end()

@@ -12,12 +12,15 @@ def dependency_direction(tree):
         room = layers.room_of(path)
         if room in layers.OUTERMOST:
             continue
+        if room is None:
+            yield Finding(path, 0, "this room is not in the table")
+            continue
         for line, target, _ in tree.includes(path):
             if target not in tree:
                 continue
             target_room = layers.room_of(target)
-            if room is None or target_room is None or target_room in layers.OUTERMOST:
-                yield Finding(path, line, f"{target} is not for {room or 'an unlisted room'}")
+            if target_room is None or target_room in layers.OUTERMOST:
+                yield Finding(path, line, f"{target} is not for {room}")
             elif not layers.may_include(room, target_room):
                 yield Finding(path, line, f"{room} must not depend on {target_room}")
 

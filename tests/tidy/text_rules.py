@@ -10,9 +10,14 @@ LINES = 500
 
 
 def columns(tree):
-    """At most 100 columns. Table rows of Markdown, addresses and checksums cannot be wrapped."""
+    """At most 100 columns. Markdown's tables and verbatim blocks, addresses and checksums cannot be
+    wrapped."""
     for path in tree.select(TEXT):
+        fenced = False
         for number, line in enumerate(tree.lines(path), 1):
+            fenced ^= path.endswith(".md") and line.lstrip().startswith("```")
+            if fenced:
+                continue
             if len(line) <= COLUMNS or re.fullmatch(r"\W*\S*https?://\S+|[0-9a-f]{64} .*", line):
                 continue
             if not (path.endswith(".md") and line.lstrip().startswith("|")):

@@ -15,7 +15,7 @@ CMAKE = {"CMakeLists.txt": "add_subdirectory(kernels)\n"}
 # rule: (files with a violation, file it is in, the same files done right)
 PLANTS = {
     "columns": ({"a.cc": "int a;  // " + "x" * 100}, "a.cc",
-                {"a.cc": "int a;", "b.md": "| " + "cell | " * 30,
+                {"a.cc": "int a;", "b.md": "| " + "cell | " * 30 + "\n```\n" + "x" * 101 + "\n```",
                  "c.md": "https://example.org/" + "x" * 100}),
     "file-length": ({"a.cc": "int a;\n" * 501}, "a.cc", {"a.cc": "int a;\n" * 500}),
     "telling-names": ({"common/string_utils.h": ""}, "common/string_utils.h",
@@ -73,6 +73,9 @@ PLANTS = {
     "no-wall-clock": ({"services/router/a.cc": "auto now = absl::Now();"}, "services/router/a.cc",
                       {"services/router/a.cc": "auto now = clock->Now();",
                        "common/base/clock.h": "return absl::Now();"}),
+    "annotated-mutex": ({"services/a.h": "std::mutex mutex_;"}, "services/a.h",
+                        {"services/a.h": "base::Mutex mutex_;  // not absl::Mutex",
+                         "common/base/mutex.h": "std::mutex mutex_;"}),
     "no-sleep": ({"tests/a_test.cc": "absl::SleepFor(absl::Seconds(1));"}, "tests/a_test.cc",
                  {"tests/a_test.cc": "WaitUntil(done, deadline);  // never sleep(1)"}),
     "no-float-atomics": ({"kernels/cpu/a.cc": "std::atomic<float> sum;"}, "kernels/cpu/a.cc",
@@ -174,6 +177,16 @@ class RuleTest(PlantedTree):
         for text in ('asm("red.global.add.f32 [%0], %1;");', "atomicAdd(&sum, value);"):
             self.assertEqual(self.complaints("no-float-atomics", {"kernels/cuda/a.cu": text}),
                              ["kernels/cuda/a.cu"])
+
+    def test_long_functions_are_listed_with_their_length(self):
+        files = {"a.cc": "namespace a {\nint F(int b,\n      int c) {\n" + "  ++b;\n" * 69 + "}\n"
+                         "int G() {\n  return 1;\n}\n}  // namespace a\n"}
+        found = list(tidy.cpp_rules.long_functions(self.plant(files)))
+        self.assertEqual(found, [(72, "a.cc", 2, "int F(int b, int c)")])
+
+    def test_a_new_room_needs_a_line_in_the_table(self):
+        self.assertEqual(self.complaints("dependency-direction", {"services/cache/a.cc": ""}),
+                         ["services/cache/a.cc"])
 
     def test_nothing_includes_tests(self):
         files = {"services/text/a.cc": '#include "tests/b.h"', "tests/b.h": ""}
