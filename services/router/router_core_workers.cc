@@ -126,6 +126,14 @@ void RouterCore::AcceptDelta(SequenceRecord* record, SequenceDelta delta) {
     record->streams_lost.push_back(record->ticket->worker);
     return Failover(record, FailoverCause::kWorkerError, end->error);
   }
+  const bool finished = end->reason == EndReason::kStop || end->reason == EndReason::kLength;
+  if (finished && record->log.deliver_prompt_from() != 0) {
+    // Nothing follows that could show this gap, so the end has to.
+    if (progress) Deliver(*record, std::move(delta));
+    return Failover(record, FailoverCause::kBadFrame,
+                    absl::InternalError(absl::StrCat("ended before prompt position ",
+                                                     record->log.deliver_prompt_from())));
+  }
   end->worker_id = record->ticket->worker.id.value();
   GiveUpTicket(record, deps_.clock->Now());
   End(record, *std::move(end), std::move(delta));

@@ -140,6 +140,56 @@ TEST(RouterCoreTest, LostWorkerMovesItsSequenceWithAllThatIsKnown) {
   EXPECT_EQ(h.metrics.resumptions[FailoverCause::kLeaseLost].value(), 1);
 }
 
+TEST(RouterCoreTest, DeathAtEveryPositionContinuesWithoutGapOrRepetition) {
+  constexpr int64_t kLength = 40;
+  for (int64_t dead_at = 0; dead_at < kLength; ++dead_at) {
+    CoreHarness h;
+    h.Connect();
+    std::vector<uint32_t> received;
+    const auto collect = [&] {
+      const RouterActions actions = h.core.TakeActions();
+      for (const GatewayDelta& item : actions.deltas) {
+        if (item.delta.token_ids.empty()) continue;
+        EXPECT_EQ(item.delta.token_begin, static_cast<int64_t>(received.size()));
+        for (const uint32_t id : UnpackIds(item.delta.token_ids)) received.push_back(id);
+      }
+      return Ends(actions).size();
+    };
+    WorkerStart start = h.Run(1, Key("a"));
+    for (int64_t i = 0; i < dead_at; ++i) {
+      h.Frame(Key("a"), {MakeDelta(start.ticket.id, i, {static_cast<uint32_t>(100 + i)})});
+    }
+    collect();
+    h.core.WorkerLost(Key("a"));
+    start = h.GrantOnly(Key("b"), 2);
+    EXPECT_EQ(start.deliver_output_from, dead_at);
+    const std::vector<uint32_t> known =
+        start.generated_ids == nullptr ? std::vector<uint32_t>() : *start.generated_ids;
+    EXPECT_EQ(known, received);
+    for (int64_t i = dead_at; i < kLength; ++i) {
+      SequenceDelta delta = MakeDelta(start.ticket.id, i, {static_cast<uint32_t>(100 + i)});
+      if (i + 1 == kLength) delta = WithEnd(delta, Stop());
+      h.Frame(Key("b"), {delta});
+    }
+    EXPECT_EQ(collect(), 1u);
+    EXPECT_EQ(received.size(), static_cast<size_t>(kLength));
+  }
+}
+
+TEST(RouterCoreTest, EndBeforeAllPromptLogprobsIsAGap) {
+  CoreHarness h;
+  h.Connect();
+  auto spec = h.Spec("scored");
+  spec->deliver_prompt_from = 1;
+  h.Open(1, spec);
+  const WorkerStart start = h.GrantOnly(Key("a"));
+  h.Frame(Key("a"), {WithEnd(MakeDelta(start.ticket.id, 0, {4}), Stop())});
+  const RouterActions actions = h.core.TakeActions();
+  EXPECT_TRUE(Ends(actions).empty());
+  ASSERT_EQ(actions.admits.size(), 1u);
+  EXPECT_EQ(h.metrics.resumptions[FailoverCause::kBadFrame].value(), 1);
+}
+
 TEST(RouterCoreTest, ZombieOfAnOldAttemptIsDroppedAndToldToStop) {
   CoreHarness h;
   h.Connect();
