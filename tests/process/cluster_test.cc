@@ -1,0 +1,157 @@
+// The binary as a person meets it: a cluster of real processes, asked, proved, refused, stopped.
+#include <signal.h>
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/cli/cluster/local_ports.h"
+#include "services/cli/files.h"
+#include "services/cli/wait_until.h"
+#include "services/client/generate_batch.h"
+#include "services/client/sample_bits.h"
+#include "tests/process/local_cluster.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ClusterProcessTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto started = LocalCluster::Start();
+    ASSERT_TRUE(started.ok()) << started.status();
+    cluster_ = *std::move(started);
+  }
+  std::string Target() const { return "--target=" + cluster_->target(); }
+
+  std::unique_ptr<LocalCluster> cluster_;
+};
+
+TEST_F(ClusterProcessTest, AnswersAndReplaysFromTheCommandLine) {
+  const Outcome health = RunLockstep({"health", Target()});
+  EXPECT_EQ(health.ended, "exit code 0") << health.output;
+
+  const std::string record = cluster_->run_dir() + "/record.json";
+  const Outcome answer = RunLockstep(
+      {"generate", Target(), "--prompt=12+34*2=", "--seed=1", "--n=2", "--record=" + record});
+  EXPECT_EQ(answer.ended, "exit code 0");
+  EXPECT_THAT(answer.output, HasSubstr("answer"));
+  EXPECT_THAT(answer.output, HasSubstr("sample 1"));
+
+  const Outcome replay = RunLockstep({"replay", Target(), "--record=" + record});
+  EXPECT_EQ(replay.ended, "exit code 0") << replay.output;
+  EXPECT_THAT(replay.output, HasSubstr("sample 1: equal in every bit; receipt equal"));
+
+  const Outcome stream =
+      RunLockstep({"generate", Target(), "--prompt=12+34*2=", "--seed=1", "--stream"});
+  EXPECT_EQ(stream.ended, "exit code 0");
+  EXPECT_THAT(stream.output, HasSubstr("finish"));
+}
+
+TEST_F(ClusterProcessTest, ReplayNamesTheFirstPositionThatDiffers) {
+  const std::string path = cluster_->run_dir() + "/record.json";
+  ASSERT_EQ(RunLockstep({"generate", Target(), "--prompt=12+34*2=", "--seed=1", "--record=" + path})
+                .ended,
+            "exit code 0");
+  std::string text = cli::ReadFile(path).value();
+  const size_t ids = text.find("\"token_ids\":\"") + 13;
+  text[ids] = text[ids] == 'A' ? 'B' : 'A';
+  ASSERT_TRUE(cli::WriteFile(path, text).ok());
+  const Outcome replay = RunLockstep({"replay", Target(), "--record=" + path});
+  EXPECT_EQ(replay.ended, "exit code 1");
+  EXPECT_THAT(replay.output, HasSubstr("ids differ at position 0"));
+}
+
+TEST_F(ClusterProcessTest, EveryModeOfVerifyHolds) {
+  const Outcome verify = RunLockstep(
+      {"verify", Target(), "--mode=all", "--trials=4", "--run_dir=" + cluster_->run_dir()});
+  EXPECT_EQ(verify.ended, "exit code 0") << verify.output;
+  EXPECT_THAT(verify.output, HasSubstr("8 of 8 modes held"));
+}
+
+TEST_F(ClusterProcessTest, ASecondClusterOnItsPortIsRefused) {
+  const std::string port = cluster_->target().substr(cluster_->target().rfind(':') + 1);
+  const Outcome second = RunLockstep(
+      {"up", "--port=" + port, "--run_dir=" + cluster_->run_dir() + "/second", "--model=null:"});
+  EXPECT_EQ(second.ended, "exit code 1");
+  EXPECT_THAT(second.output, HasSubstr("port " + port));
+  EXPECT_THAT(second.output, HasSubstr("Another cluster runs there?"));
+  // The first one has not noticed.
+  EXPECT_EQ(RunLockstep({"health", Target()}).ended, "exit code 0");
+}
+
+TEST_F(ClusterProcessTest, ASecondClusterInItsDirectoryIsRefused) {
+  const Outcome second =
+      RunLockstep({"up", "--port=0", "--run_dir=" + cluster_->run_dir(), "--model=null:"});
+  EXPECT_EQ(second.ended, "exit code 1");
+  EXPECT_THAT(second.output, HasSubstr("belongs to a cluster that runs"));
+  EXPECT_EQ(RunLockstep({"health", Target()}).ended, "exit code 0");
+}
+
+TEST_F(ClusterProcessTest, TerminationUnderLoadFinishesEveryRequest) {
+  v1::GenerateRequest request;
+  request.set_prompt_text("Tell me a story:");
+  request.set_seed(3);
+  request.mutable_stop()->set_max_new_tokens(300);
+  request.mutable_stop()->set_ignore_eos(true);
+  const auto expected = cluster_->client().Generate(request);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+
+  const auto batch = client::GenerateBatch::Start(
+      cluster_->client(), std::vector<v1::GenerateRequest>(32, request), {.in_flight_max = 32});
+  ASSERT_TRUE(cli::WaitUntil(
+      [&] {
+        const auto info = cluster_->client().GetServerInfo();
+        if (!info.ok()) return false;
+        int64_t running = 0;
+        for (const auto& worker : info->workers()) running += worker.running_sequences();
+        return running >= 8;
+      },
+      absl::Seconds(20)));
+  cluster_->SignalUp(SIGTERM);
+  for (const auto& answer : batch->Wait()) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(client::FirstDifference(expected->samples(0), answer->samples(0)), std::nullopt);
+  }
+  const auto ended = cluster_->WaitForEnd(absl::Seconds(60));
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_EQ(*ended, "exit code 0");
+  EXPECT_THAT(cluster_->Output(), Not(HasSubstr("killed")));
+  EXPECT_EQ(cluster_->PidOf("gateway"), -1);
+  EXPECT_FALSE(std::filesystem::exists(cluster_->run_dir() + "/gateway.address"));
+}
+
+TEST_F(ClusterProcessTest, ChildrenEndWithASupervisorThatIsKilled) {
+  const pid_t worker = cluster_->PidOf("worker-0");
+  ASSERT_GT(worker, 1);
+  const int port = std::stoi(cluster_->target().substr(cluster_->target().rfind(':') + 1));
+  cluster_->SignalUp(SIGKILL);
+  ASSERT_TRUE(cluster_->WaitForEnd(absl::Seconds(10)).ok());
+  EXPECT_TRUE(cli::WaitUntil([&] { return cli::CheckPortsFree({port}).ok(); }, absl::Seconds(10)));
+  // A new cluster may take the directory over.
+  EXPECT_THAT(RunLockstep({"up", "--port=0", "--run_dir=" + cluster_->run_dir(),
+                           "--model=null:", "--start_timeout=0s"})
+                  .output,
+              Not(HasSubstr("belongs to a cluster that runs")));
+}
+
+TEST(CommandLineTest, SaysWhatItExpects) {
+  EXPECT_EQ(RunLockstep({"--help"}).ended, "exit code 0");
+  EXPECT_EQ(RunLockstep({}).ended, "exit code 2");
+  const Outcome unknown = RunLockstep({"frobnicate"});
+  EXPECT_EQ(unknown.ended, "exit code 2");
+  EXPECT_THAT(unknown.output, HasSubstr("'frobnicate' is no verb"));
+  EXPECT_THAT(RunLockstep({"worker"}).output, HasSubstr("--config: required"));
+  EXPECT_THAT(RunLockstep({"worker", "--config=/no/such"}).output, HasSubstr("/no/such"));
+  EXPECT_THAT(RunLockstep({"worker", "--config=deploy/config/router.textproto"}).output,
+              HasSubstr("router.textproto:"));
+  EXPECT_EQ(RunLockstep({"health", "--target=127.0.0.1:1"}).ended, "exit code 1");
+  const Outcome size = RunLockstep({"size", "--model=deploy/demo-model", "--kv_mib=40"});
+  EXPECT_THAT(size.output, HasSubstr("= 2 x 4 x 2 x 64 x 4 = 4096"));
+  EXPECT_THAT(size.output, HasSubstr("10240"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,47 @@
+#include "services/cli/record.h"
+
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "services/cli/files.h"
+#include "services/client/sample_bits.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::string TempPath(const char* name) { return ::testing::TempDir() + name; }
+
+TEST(RecordTest, KeepsEveryBitOfRequestAndAnswer) {
+  Record record;
+  record.request.set_prompt_text(std::string("broken \xff\0 utf8", 14));
+  record.request.set_exact_seed(std::numeric_limits<uint64_t>::max());
+  record.request.mutable_sampling()->set_temperature(0.1f);
+  record.request.mutable_sampling()->set_top_p(1.0f / 3);
+  v1::LogitBias* bias = record.request.mutable_sampling()->add_logit_bias();
+  bias->set_bias(-std::numeric_limits<float>::infinity());
+  v1::Sample* sample = record.response.add_samples();
+  sample->set_token_ids(std::string("\x01\0\0\0\xff\xff\xff\xff", 8));
+  sample->mutable_logprobs()->set_raw(std::string("\x01\0\0\x80\0\0\xc0\x7f", 8));
+  sample->set_text("🐸");
+  const std::string path = TempPath("record.json");
+  ASSERT_TRUE(WriteRecord(path, record).ok());
+  const auto read = ReadRecord(path);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->request.SerializeAsString(), record.request.SerializeAsString());
+  EXPECT_EQ(read->response.SerializeAsString(), record.response.SerializeAsString());
+}
+
+TEST(RecordTest, NamesAFileThatIsNoRecord) {
+  const std::string path = TempPath("not_a_record.json");
+  for (const char* text : {"", "{", "[]", "{\"request\": {}}",
+                           "{\"request\": {\"no_such_field\": 1}, \"response\": {}}"}) {
+    ASSERT_TRUE(WriteFile(path, text).ok());
+    const auto read = ReadRecord(path);
+    EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_NE(read.status().message().find(path), absl::string_view::npos) << read.status();
+  }
+  EXPECT_EQ(ReadRecord(TempPath("absent")).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,131 @@
+#include "services/client/rollout_client.h"
+
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/rpc/server.h"
+#include "gtest/gtest.h"
+#include "services/client/arrays.h"
+#include "services/client/generate_batch.h"
+
+namespace lockstep::client {
+namespace {
+
+std::string IdBytes(const std::vector<uint32_t>& ids) {
+  return std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(uint32_t));
+}
+
+// A gateway that gives up every sample after two more tokens until it has six: token i of a sample
+// is 100 + i. Asked for prompt 13 it is out of luck.
+class DrainingGateway final : public v1::RolloutService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
+                                     const v1::GenerateRequest* request,
+                                     v1::GenerateResponse* response) override {
+    {
+      base::MutexLock lock(&mutex_);
+      requests_.push_back(*request);
+    }
+    auto* reactor = context->DefaultReactor();
+    if (request->prompt_ids().ids(0) == 13) {
+      reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too busy"});
+      return reactor;
+    }
+    response->set_prompt_ids(IdBytes({7, 8}));
+    for (int64_t i = 0; i < (request->has_n() ? request->n() : 1); ++i) {
+      v1::Sample* sample = response->add_samples();
+      sample->set_index(request->first_sample_index() + i);
+      sample->set_sub_seed(1000 + static_cast<uint64_t>(sample->index()));
+      std::vector<uint32_t> ids;
+      while (static_cast<int>(ids.size()) < request->generated_ids_size() + 2) {
+        ids.push_back(100 + static_cast<uint32_t>(ids.size()));
+      }
+      sample->set_token_ids(IdBytes(ids));
+      sample->set_finish_reason(ids.size() < 6 ? v1::FINISH_REASON_PARTIAL
+                                               : v1::FINISH_REASON_LENGTH);
+      if (request->logprobs().has_prompt_from()) {
+        sample->mutable_prompt_logprobs()->set_raw(std::string(4, '\1'));
+      }
+    }
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  std::vector<v1::GenerateRequest> requests() {
+    base::MutexLock lock(&mutex_);
+    return requests_;
+  }
+
+ private:
+  base::Mutex mutex_;
+  std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
+};
+
+class RolloutClientTest : public ::testing::Test {
+ protected:
+  DrainingGateway gateway_;
+  std::unique_ptr<rpc::Server> server_ =
+      rpc::Server::Start({.address = "127.0.0.1:0"}, {&gateway_}).value();
+  RolloutClient client_{
+      {.target = "127.0.0.1:" + std::to_string(server_->port()), .timeout = absl::Seconds(30)}};
+};
+
+v1::GenerateRequest RequestWith(int64_t id) {
+  v1::GenerateRequest request;
+  request.mutable_prompt_ids()->add_ids(id);
+  return request;
+}
+
+TEST_F(RolloutClientTest, ContinuesPartialSamplesUntilTheyEnd) {
+  v1::GenerateRequest request;
+  request.set_request_id("mine");
+  request.mutable_prompt_ids()->add_ids(1);
+  request.set_n(2);
+  request.set_seed(5);
+  request.mutable_logprobs()->set_prompt_from(1);
+  const auto response = client_.Generate(request);
+  ASSERT_TRUE(response.ok()) << response.status();
+  ASSERT_EQ(response->samples_size(), 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ReadIds(response->samples(i).token_ids()),
+              (std::vector<uint32_t>{100, 101, 102, 103, 104, 105}));
+    EXPECT_EQ(response->samples(i).index(), i);
+    EXPECT_EQ(response->samples(i).finish_reason(), v1::FINISH_REASON_LENGTH);
+    EXPECT_EQ(response->samples(i).prompt_logprobs().raw(), std::string(4, '\1'));
+  }
+  // One call for all, then two continuations for each sample.
+  const auto calls = gateway_.requests();
+  ASSERT_EQ(calls.size(), 5u);
+  const v1::GenerateRequest& next = calls[2];
+  EXPECT_EQ(next.request_id(), "");
+  EXPECT_EQ(next.generated_ids_size(), 4);
+  EXPECT_EQ(next.exact_seed(), 1000u);
+  EXPECT_EQ(next.prompt_ids().ids_size(), 2);
+  EXPECT_FALSE(next.logprobs().has_prompt_from());
+  EXPECT_EQ(calls[3].first_sample_index(), 1);
+}
+
+TEST_F(RolloutClientTest, BatchKeepsOrderAndErrorsOfSingleRequests) {
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < 40; ++i) requests.push_back(RequestWith(i));
+  const auto batch = GenerateBatch::Start(client_, requests, {.in_flight_max = 7});
+  const auto answers = batch->Wait();
+  ASSERT_EQ(answers.size(), requests.size());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i].status().code(),
+              i == 13 ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kOk);
+  }
+  EXPECT_EQ(batch->done_count(), 40u);
+}
+
+TEST_F(RolloutClientTest, AnEmptyBatchEndsAtOnce) {
+  EXPECT_TRUE(GenerateBatch::Start(client_, {}, {})->Wait().empty());
+}
+
+TEST_F(RolloutClientTest, SaysThatNobodyIsThere) {
+  RolloutClient lost({.target = "127.0.0.1:1", .timeout = absl::Seconds(5)});
+  EXPECT_EQ(lost.Generate(RequestWith(1)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace lockstep::client
