@@ -37,7 +37,10 @@ stop() {
   code=$?
   kill -TERM "$up" 2>/dev/null || true
   wait "$up" || true
-  if [ "$code" -eq 0 ] || [ "$code" -eq 130 ]; then rm -rf "$run_dir"; else echo "logs: $run_dir" >&2; fi
+  case $code in
+    0 | 130) rm -rf "$run_dir" ;;
+    *) echo "logs: $run_dir" >&2 ;;
+  esac
 }
 trap stop EXIT
 trap 'exit 130' INT TERM
