@@ -14,9 +14,8 @@ class LinearWeight {
   virtual size_t bytes() const = 0;
 };
 
-// y[r, o] = T over segments s of (sum over i of segment s, in ascending order, of x[r, i] * w[o,
-// i])
-//           [+ bias[o]] [+ y[r, o] before the call, when accumulate].
+// y[r, o] = T(p) [+ bias[o]] [+ y[r, o] before the call, when accumulate], each sum rounded, where
+// p[s] adds x[r, i] * w[o, i] over the inputs i of segment s in ascending order.
 // x: [rows, inputs], y: [rows, outputs], both in the backend's activation type except that
 // `y` is fp32 when `output_f32`. Strides are in elements.
 struct LinearArgs {
