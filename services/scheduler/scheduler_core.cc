@@ -109,11 +109,7 @@ absl::StatusOr<SchedulerCore::RegisterAnswer> SchedulerCore::Register(
   accounting_.AddWorker(registration.name, registration.capacity);
   const WorkerRegistry::Worker& worker = *registry_.Find(registration.name);
   AdoptHeld(worker, registration.held, /*believe_all=*/true);
-  if (!registration.held.empty()) {
-    // It may have missed an abort of everything, or a hold, while it was not registered.
-    SendTo(worker, OperationId(), state_.abort_epoch, {.abort_all = true});
-  }
-  JoinOperations(worker);
+  JoinOperations(worker, !registration.held.empty());
   ++counters_.registered;
   decisions_.workers_changed = true;
   changed_.insert(registration.name);

@@ -107,6 +107,7 @@ class SchedulerCore {
     OperationResult result;
     std::vector<base::RequestId> requests;  // Of Abort: not in the queue, so perhaps unknown.
     bool drains = false;                    // A pause in wait mode.
+    bool reported = true;                   // Somebody waits for the result.
   };
   struct Largest {
     int64_t kv_blocks = 0;
@@ -148,8 +149,10 @@ class SchedulerCore {
               ControlCommand command);
   // Ends the leases of workers that kept silent, and calls others again whose call failed.
   void TickOperations();
-  // A worker that comes while operations are under way takes part in them.
-  void JoinOperations(const WorkerRegistry::Worker& worker);
+  // A worker that comes while operations are under way takes part in them. One that brings
+  // sequences may have missed earlier ones, so it hears of the last abort of everything and of the
+  // hold.
+  void JoinOperations(const WorkerRegistry::Worker& worker, bool has_sequences);
   bool holding() const { return state_.pause == PauseMode::kKeep; }
   void FinishOperations();
   // What may follow from any event that ended something.

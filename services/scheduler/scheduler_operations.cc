@@ -118,11 +118,20 @@ void SchedulerCore::TickOperations() {
   }
 }
 
-void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker) {
+void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker, bool has_sequences) {
+  const absl::Time deadline = clock_->Now() + options_.control_timeout;
   for (auto& [id, operation] : operations_) {
-    operation.round.Add(worker.name, clock_->Now() + options_.control_timeout);
+    if (!operation.reported) continue;
+    operation.round.Add(worker.name, deadline);
     SendTo(worker, id, operation.epoch, operation.command);
   }
+  if (!has_sequences) return;
+  Operation operation{
+      .command = {.abort_all = true}, .epoch = state_.abort_epoch, .reported = false};
+  operation.round.Add(worker.name, deadline);
+  const OperationId id(++operation_count_);
+  SendTo(worker, id, operation.epoch, operation.command);
+  operations_.emplace(id, std::move(operation));
 }
 
 void SchedulerCore::FinishOperations() {
@@ -143,7 +152,7 @@ void SchedulerCore::FinishOperations() {
     for (const WorkerName& silent : operation.round.silent()) {
       result.silent_workers.push_back(silent.id);
     }
-    decisions_.finished.push_back(std::move(result));
+    if (operation.reported) decisions_.finished.push_back(std::move(result));
     it = operations_.erase(it);
   }
 }

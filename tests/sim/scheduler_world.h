@@ -92,6 +92,8 @@ class World {
     absl::Time stalled_until = absl::InfinitePast();
     absl::Time last_heard = absl::InfinitePast();
     base::Epoch known_epoch;
+    uint64_t known_office = 0;  // Epoch of the scheduler.
+    absl::Time commands;        // Last delivery: they keep their order.
     uint64_t steps = 0;
     std::map<base::TicketId, Running> running;
     std::vector<Cut> cuts;

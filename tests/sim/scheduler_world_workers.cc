@@ -127,6 +127,7 @@ void World::RegisterWorker(int index) {
     checker_.OnRegistered(registration.name);
     worker.registered = true;
     worker.last_heard = clock_.Now();
+    worker.known_office = answer->scheduler_epoch;
     worker.known_epoch = std::max(worker.known_epoch, answer->admission_epoch);
     return;
   }
@@ -202,11 +203,14 @@ void World::OnHeartbeatAnswer(int index, base::Incarnation incarnation, const ab
 void World::OnControl(const ControlCall& call) {
   const int index = WorkerOf(call.worker);
   const uint64_t generation = generation_;
-  After(Delay(), [this, call, index, generation] {
+  absl::Time& delivery = workers_[index].commands;
+  delivery = std::max(delivery, clock_.Now() + Delay());
+  After(delivery - clock_.Now(), [this, call, index, generation] {
     Worker& worker = workers_[index];
     absl::StatusOr<ControlReply> reply = absl::UnavailableError("nobody there");
     if (worker.up && worker.registration.name == call.worker &&
-        worker.stalled_until <= clock_.Now()) {
+        worker.stalled_until <= clock_.Now() && call.scheduler_epoch >= worker.known_office) {
+      worker.known_office = call.scheduler_epoch;
       worker.known_epoch = std::max(worker.known_epoch, call.admission_epoch);
       worker.hold = call.command.hold;
       std::vector<base::TicketId> ending;
