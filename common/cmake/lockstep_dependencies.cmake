@@ -10,7 +10,9 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
-find_library(LOCKSTEP_HTTPLIB cpp-httplib REQUIRED)
+# Through pkg-config, because its flags decide the layout of the library's classes.
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+set(LOCKSTEP_HTTPLIB PkgConfig::HTTPLIB)
 if(LOCKSTEP_BUILD_TESTS)
   find_package(GTest CONFIG REQUIRED)
   # Debian's own Python has the packages of deploy/packages.txt, which another one may lack.
