@@ -109,7 +109,10 @@ absl::StatusOr<SchedulerCore::RegisterAnswer> SchedulerCore::Register(
   accounting_.AddWorker(registration.name, registration.capacity);
   const WorkerRegistry::Worker& worker = *registry_.Find(registration.name);
   AdoptHeld(worker, registration.held, /*believe_all=*/true);
-  JoinOperations(worker, !registration.held.empty());
+  // Only where nobody can have told it anything before, it has nothing to hear: a worker without
+  // sequences may still hold by the word of an earlier scheduler.
+  JoinOperations(worker, !registration.held.empty() || state_.scheduler_epoch > 1 ||
+                             registry_.HasLived(registration.name.id));
   ++counters_.registered;
   decisions_.workers_changed = true;
   changed_.insert(registration.name);

@@ -149,10 +149,9 @@ class SchedulerCore {
               ControlCommand command);
   // Ends the leases of workers that kept silent, and calls others again whose call failed.
   void TickOperations();
-  // A worker that comes while operations are under way takes part in them. One that brings
-  // sequences may have missed earlier ones, so it hears of the last abort of everything and of the
-  // hold.
-  void JoinOperations(const WorkerRegistry::Worker& worker, bool has_sequences);
+  // A worker that comes while operations are under way takes part in them. One that may have missed
+  // earlier ones hears of the last abort of everything, and whether to hold.
+  void JoinOperations(const WorkerRegistry::Worker& worker, bool may_have_missed);
   bool holding() const { return state_.pause == PauseMode::kKeep; }
   void FinishOperations();
   // What may follow from any event that ended something.

@@ -118,14 +118,14 @@ void SchedulerCore::TickOperations() {
   }
 }
 
-void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker, bool has_sequences) {
+void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker, bool may_have_missed) {
   const absl::Time deadline = clock_->Now() + options_.control_timeout;
   for (auto& [id, operation] : operations_) {
     if (!operation.reported) continue;
     operation.round.Add(worker.name, deadline);
     SendTo(worker, id, operation.epoch, operation.command);
   }
-  if (!has_sequences) return;
+  if (!may_have_missed) return;
   Operation operation{
       .command = {.abort_all = true}, .epoch = state_.abort_epoch, .reported = false};
   operation.round.Add(worker.name, deadline);

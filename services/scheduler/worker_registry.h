@@ -72,6 +72,8 @@ class WorkerRegistry {
   const Worker* FindLiving(const base::WorkerId& id) const;
   // Ascending by worker id.
   const std::map<base::WorkerId, Worker>& living() const { return living_; }
+  // Some incarnation of it has lived here before.
+  bool HasLived(const base::WorkerId& id) const { return ended_.contains(id); }
   // Living and not draining, `except` apart.
   bool HasOther(const WorkerName& except) const;
 

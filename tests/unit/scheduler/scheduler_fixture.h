@@ -61,6 +61,7 @@ class SchedulerCoreTest : public testing::Test {
 
   void Join(const std::string& id, uint64_t incarnation = 1) {
     ASSERT_TRUE(core_->Register(RegistrationOf(id, incarnation)).ok());
+    AnswerCalls(NameOf(id, incarnation));
   }
   // Moves time in small steps, as the ticker does. `alive` workers send heartbeats meanwhile.
   void Pass(absl::Duration duration, const std::vector<WorkerName>& alive = {}) {
@@ -74,6 +75,8 @@ class SchedulerCoreTest : public testing::Test {
             {.name = name, .idle = true, .kv_blocks_free = free, .held = held_[name]});
       }
       core_->Tick();
+      if (!answering_) continue;
+      for (const WorkerName& name : alive) AnswerCalls(name);
     }
   }
   AdmissionRequest Request(const std::string& sequence, const std::vector<std::string>& candidates,
@@ -131,6 +134,18 @@ class SchedulerCoreTest : public testing::Test {
       core_->OnControlReply(call.operation, call.worker, reply);
     }
   }
+  void AnswerCalls(const WorkerName& worker) {
+    Collect();
+    std::vector<ControlCall> others;
+    for (ControlCall& call : std::exchange(all_.calls, {})) {
+      if (call.worker == worker) {
+        core_->OnControlReply(call.operation, call.worker, ControlReply{});
+      } else {
+        others.push_back(std::move(call));
+      }
+    }
+    all_.calls = std::move(others);
+  }
   void Hold(const Ticket& ticket, int64_t kv_blocks) {
     held_[ticket.worker].push_back({.ticket = ticket.id,
                                     .sequence = ticket.sequence,
@@ -142,6 +157,7 @@ class SchedulerCoreTest : public testing::Test {
   MemoryStore store_;
   SchedulerCore::Options options_;
   std::unique_ptr<SchedulerCore> core_;
+  bool answering_ = true;  // Living workers answer commands while time passes.
   Decisions all_;
   std::map<WorkerName, std::vector<HeldTicket>> held_;
   uint64_t handles_ = 0;

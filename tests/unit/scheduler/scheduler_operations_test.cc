@@ -12,6 +12,7 @@ using testing::ElementsAre;
 
 class SchedulerOperationsTest : public SchedulerCoreTest {
  protected:
+  SchedulerOperationsTest() { answering_ = false; }
   const WorkerName a_ = NameOf("a");
   const WorkerName b_ = NameOf("b");
 };
@@ -258,6 +259,19 @@ TEST_F(SchedulerOperationsTest, WorkerThatComesDuringALongDrainHasItsOwnTimeToAn
   held_.clear();
   Pass(absl::Milliseconds(100), {a_, b_});
   EXPECT_TRUE(ResultOf(id)->silent_workers.empty());
+}
+
+TEST_F(SchedulerOperationsTest, WorkerThatHeldForAnEarlierSchedulerIsLetGo) {
+  Join("a");
+  ASSERT_TRUE(core_->Pause(PauseMode::kKeep).ok());
+  ASSERT_TRUE(core_->Resume().ok());  // The worker never hears of it.
+  Restart();
+  Collect();
+  all_.calls.clear();
+  ASSERT_TRUE(core_->Register(RegistrationOf("a", 1)).ok());
+  Collect();
+  ASSERT_EQ(all_.calls.size(), 1u);
+  EXPECT_FALSE(all_.calls[0].command.hold);
 }
 
 TEST_F(SchedulerOperationsTest, OperationThatCannotBeMadeDurableChangesNothing) {
