@@ -54,6 +54,21 @@ inline SequenceDelta WithEnd(SequenceDelta delta, SequenceEnd end) {
   return delta;
 }
 
+inline SequenceEnd Stop() { return {.reason = EndReason::kStop}; }
+
+inline SequenceEnd ErrorEnd(absl::Status error) {
+  return {.reason = EndReason::kError, .error = std::move(error)};
+}
+
+// The ends among the deltas that go to gateways.
+inline std::vector<SequenceEnd> Ends(const RouterActions& actions) {
+  std::vector<SequenceEnd> ends;
+  for (const GatewayDelta& item : actions.deltas) {
+    if (item.delta.end.has_value()) ends.push_back(*item.delta.end);
+  }
+  return ends;
+}
+
 // A core with simulated time, one gateway, and everything it wants sent kept for the test.
 class CoreHarness {
  public:
