@@ -1,0 +1,200 @@
+#include "services/gateway/generation.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/log/sink.h"
+#include "services/gateway/request_table.h"
+
+namespace lockstep::gateway {
+namespace {
+
+// Remembers what was asked of the routers.
+class FakeRoutes final : public SequenceRoutes {
+ public:
+  uint64_t Open(std::vector<Item> items) override {
+    const uint64_t first = opened.size();
+    for (Item& item : items) opened.push_back(std::move(item));
+    return first;
+  }
+  void Cancel(uint64_t handle) override { cancelled.push_back(handle); }
+  void AddCredit(uint64_t, int64_t tokens) override { credit += tokens; }
+
+  std::vector<Item> opened;
+  std::vector<uint64_t> cancelled;
+  int64_t credit = 0;
+};
+
+class Watcher final : public GenerationObserver {
+ public:
+  void OnDelta(v1::GenerateDelta delta) override {
+    ids += delta.token_ids();
+    finished_samples += delta.has_finished();
+  }
+  void OnFinished() override { ++finished; }
+  bool wants_deltas() const override { return true; }
+
+  std::string ids;
+  int finished_samples = 0;
+  int finished = 0;
+};
+
+v1::SequenceDelta Token(int64_t begin, int32_t id, bool last) {
+  v1::SequenceDelta delta;
+  delta.set_token_begin(begin);
+  delta.set_token_ids(std::string(reinterpret_cast<const char*>(&id), 4));
+  delta.mutable_logprobs()->set_raw(std::string(4, '\0'));
+  delta.mutable_logprobs()->set_scaled(std::string(4, '\0'));
+  if (last) delta.mutable_end()->set_reason(v1::FINISH_REASON_LENGTH);
+  return delta;
+}
+
+class GenerationTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Generation> Make(int64_t n, int64_t credit = -1, bool minted = false) {
+    auto context = std::make_shared<RequestContext>();
+    auto limits = std::make_shared<ModelLimits>();
+    context->limits = limits;
+    context->request.request_id = "r";
+    context->request.request_id_minted = minted;
+    context->request.prompt_ids = {1};
+    context->request.n = n;
+    context->request.sub_seeds.assign(n, 7);
+    context->request.effective.mutable_logprobs()->set_generated(true);
+    context->request.effective.mutable_stop()->set_max_new_tokens(10);
+    return std::make_shared<Generation>(
+        std::move(context),
+        Generation::Options{.deadline = clock_.Now() + absl::Seconds(60),
+                            .credit_tokens = credit,
+                            .retry_budget = 2},
+        Generation::Deps{.routes = &routes_,
+                         .clock = &clock_,
+                         .metrics = &metrics_,
+                         .logger = log::Logger({.service = "test", .level_min = log::Level::kError},
+                                               &clock_, &sink_)});
+  }
+
+  base::SimClock clock_;
+  log::StderrSink sink_;
+  metrics::Registry registry_;
+  GatewayMetrics metrics_{&registry_};
+  FakeRoutes routes_;
+};
+
+TEST_F(GenerationTest, LateSubscriberGetsEverythingFromTheBeginning) {
+  auto generation = Make(1);
+  generation->Start();
+  routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
+  auto watcher = std::make_shared<Watcher>();
+  generation->Subscribe(watcher);
+  routes_.opened[0].sequence->OnDelta(Token(1, 6, true));
+  EXPECT_EQ(watcher->ids.size(), 8u);
+  EXPECT_EQ(watcher->finished_samples, 1);
+  EXPECT_EQ(watcher->finished, 1);
+  auto after = std::make_shared<Watcher>();
+  generation->Subscribe(after);
+  EXPECT_EQ(after->ids, watcher->ids);
+  EXPECT_EQ(after->finished, 1);
+}
+
+TEST_F(GenerationTest, LostRouterCostsBudgetAndTheLastLossEndsTheSample) {
+  auto generation = Make(1);
+  generation->Start();
+  RouteSequence& sequence = *routes_.opened[0].sequence;
+  sequence.OnDelta(Token(0, 5, false));
+  for (int loss = 0; loss < 2; ++loss) {
+    const auto open = sequence.BuildOpen();
+    ASSERT_TRUE(open.has_value());
+    EXPECT_EQ(open->sequence().deliver_output_from(), 1);
+    EXPECT_EQ(open->credit_tokens(), 9);
+    EXPECT_EQ(open->retry_budget(), 1 - loss);
+  }
+  EXPECT_FALSE(sequence.BuildOpen().has_value());
+  ASSERT_TRUE(generation->finished());
+  EXPECT_EQ(generation->Response().samples(0).finish_reason(), v1::FINISH_REASON_ERROR);
+}
+
+TEST_F(GenerationTest, DifferingBitsFailTheSampleAndAreCounted) {
+  auto generation = Make(1);
+  generation->Start();
+  routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
+  routes_.opened[0].sequence->OnDelta(Token(0, 6, false));
+  EXPECT_TRUE(generation->finished());
+  EXPECT_EQ(metrics_.bit_mismatches.value(), 1);
+  EXPECT_EQ(routes_.cancelled, std::vector<uint64_t>{0});
+}
+
+TEST_F(GenerationTest, CreditGrantedInAllIsWhatAReopenedSampleStillMayBring) {
+  auto generation = Make(1, /*credit=*/2);
+  generation->Start();
+  EXPECT_EQ(routes_.opened[0].open.credit_tokens(), 2);
+  routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
+  generation->Grant(0, 3);
+  EXPECT_EQ(routes_.credit, 3);
+  EXPECT_EQ(routes_.opened[0].sequence->BuildOpen()->credit_tokens(), 4);
+}
+
+TEST_F(GenerationTest, NobodyCanAskAgainForAMintedIdSoItEndsWithItsClient) {
+  for (const bool minted : {true, false}) {
+    auto generation = Make(1, -1, minted);
+    generation->Start();
+    auto watcher = std::make_shared<Watcher>();
+    generation->Subscribe(watcher);
+    generation->Unsubscribe(watcher.get());
+    EXPECT_EQ(generation->finished(), minted);
+  }
+}
+
+TEST_F(GenerationTest, TableAttachesEqualBodiesAndRefusesOthers) {
+  RequestTable table({.result_ttl = absl::Seconds(10),
+                      .orphan_grace = absl::Seconds(5),
+                      .result_bytes_max = 1 << 20,
+                      .sequences_max = 3},
+                     &clock_, &metrics_);
+  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(2); };
+  const auto first = table.FindOrMake("r", "body", 2, make);
+  ASSERT_TRUE(first.ok());
+  first->generation->Start();
+  const auto again = table.FindOrMake("r", "body", 2, make);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->attached);
+  EXPECT_EQ(again->generation, first->generation);
+  EXPECT_EQ(table.FindOrMake("r", "other", 2, make).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(table.FindOrMake("s", "body", 2, make).status().code(),
+            absl::StatusCode::kResourceExhausted);
+
+  for (auto& item : routes_.opened) item.sequence->OnDelta(Token(0, 5, true));
+  table.Sweep();
+  EXPECT_TRUE(table.FindOrMake("r", "body", 2, make)->attached);
+  clock_.Advance(absl::Seconds(11));
+  table.Sweep();
+  EXPECT_EQ(table.Find("r"), nullptr);
+}
+
+TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
+  RequestTable table({.result_ttl = absl::Seconds(1000),
+                      .orphan_grace = absl::Seconds(5),
+                      .result_bytes_max = 1 << 20,
+                      .sequences_max = 10},
+                     &clock_, &metrics_);
+  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(1); };
+  const auto orphan = table.FindOrMake("orphan", "b", 1, make)->generation;
+  const auto watched = table.FindOrMake("watched", "b", 1, make)->generation;
+  orphan->Start();
+  watched->Start();
+  watched->Subscribe(std::make_shared<Watcher>());
+  clock_.Advance(absl::Seconds(6));
+  table.Sweep();
+  EXPECT_TRUE(orphan->finished());
+  EXPECT_FALSE(watched->finished());
+  clock_.Advance(absl::Seconds(60));
+  table.Sweep();
+  EXPECT_TRUE(watched->finished());
+}
+
+}  // namespace
+}  // namespace lockstep::gateway
