@@ -1,42 +1,86 @@
 #include "common/metrics/exposer.h"
 
-#include <exception>
+#include <sys/socket.h>
+
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "prometheus/exposer.h"
+#include "httplib.h"
+#include "prometheus/text_serializer.h"
 
 namespace lockstep::metrics {
 namespace {
 
-absl::Status CannotListen(const std::string& address, const std::string& why) {
+constexpr size_t kAnsweringThreads = 2;
+
+// Prometheus' format says its version here.
+constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+// The default of the library is SO_REUSEPORT, with which a second cluster on the same port would
+// start and take half of the scrapes.
+void SetSocketOptions(socket_t socket) {
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+std::unique_ptr<httplib::Server> MakeServer(const Registry& registry) {
+  auto server = std::make_unique<httplib::Server>();
+  server->set_socket_options(SetSocketOptions);
+  server->new_task_queue = [] {
+    return std::make_unique<httplib::ThreadPool>(kAnsweringThreads).release();
+  };
+  // A kept connection would hold one of the few threads, and the end of the server.
+  server->set_keep_alive_max_count(1);
+  server->Get("/metrics", [collectable = registry.collectable()](const httplib::Request&,
+                                                                 httplib::Response& response) {
+    const auto live = collectable.lock();
+    if (live == nullptr) return;
+    response.set_content(prometheus::TextSerializer().Serialize(live->Collect()), kContentType);
+  });
+  return server;
+}
+
+absl::Status CannotListen(const std::string& address) {
   return absl::FailedPreconditionError(
-      absl::StrCat("cannot serve metrics on ", address, ": ", why));
+      absl::StrCat("cannot serve metrics on ", address,
+                   ": the port is in use, or the address is not one of this machine"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& address,
                                                         const Registry& registry) {
-  // prometheus-cpp reports a port that it cannot have by an exception; nothing else here throws.
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
-    const std::vector<int> ports = exposer->GetListeningPorts();
-    if (ports.empty()) return CannotListen(address, "no port is open");
-    exposer->RegisterCollectable(registry.collectable());
-    return std::make_unique<Exposer>(Private{}, std::move(exposer), ports.front());
-  } catch (const std::exception& error) {
-    return CannotListen(address, absl::StrCat("the port is in use or the address is not one of "
-                                              "this machine (",
-                                              error.what(), ")"));
+  const size_t colon = address.rfind(':');
+  const bool has_host = colon != std::string::npos;
+  const std::string host = has_host ? address.substr(0, colon) : "0.0.0.0";
+  int port = -1;
+  if (!absl::SimpleAtoi(has_host ? address.substr(colon + 1) : address, &port) || port < 0 ||
+      port > 65535) {
+    return CannotListen(address);
   }
+  auto server = MakeServer(registry);
+  if (port == 0) {
+    port = server->bind_to_any_port(host);
+    if (port <= 0) return CannotListen(address);
+  } else if (!server->bind_to_port(host, port)) {
+    return CannotListen(address);
+  }
+  auto exposer = std::make_unique<Exposer>(Private{}, std::move(server), port);
+  // stop() has no effect before the listener runs; an answer shows that it does.
+  if (!httplib::Client(host, port).Get("/metrics")) return CannotListen(address);
+  return exposer;
 }
 
-Exposer::Exposer(Private, std::unique_ptr<prometheus::Exposer> exposer, int port)
-    : exposer_(std::move(exposer)), port_(port) {}
+Exposer::Exposer(Private, std::unique_ptr<httplib::Server> server, int port)
+    : server_(std::move(server)),
+      port_(port),
+      listener_([this] { server_->listen_after_bind(); }) {}
 
-Exposer::~Exposer() = default;
+Exposer::~Exposer() {
+  server_->stop();
+  listener_.join();
+}
 
 }  // namespace lockstep::metrics

@@ -2,18 +2,19 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "common/metrics/registry.h"
 
-namespace prometheus {
-class Exposer;
+namespace httplib {
+class Server;
 }
 
 namespace lockstep::metrics {
 
-// Serves a registry as http://<address>/metrics for Prometheus, with two threads of its own.
-// Destruction takes up to two seconds, the poll interval of the HTTP server inside prometheus-cpp.
+// Serves a registry as http://<address>/metrics for Prometheus, with three threads of its own: one
+// listens, two answer. Not prometheus-cpp's own server, whose end takes up to two seconds.
 class Exposer {
   struct Private {};
 
@@ -23,14 +24,16 @@ class Exposer {
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const std::string& address,
                                                         const Registry& registry);
   // For Start().
-  Exposer(Private, std::unique_ptr<prometheus::Exposer> exposer, int port);
+  Exposer(Private, std::unique_ptr<httplib::Server> server, int port);
+  // Lets requests in work end.
   ~Exposer();
 
   int port() const { return port_; }
 
  private:
-  const std::unique_ptr<prometheus::Exposer> exposer_;
+  const std::unique_ptr<httplib::Server> server_;
   const int port_;
+  std::thread listener_;
 };
 
 }  // namespace lockstep::metrics

@@ -20,7 +20,7 @@ EXTERNAL = {
 ROOMS = {
     "common/base": ((), ("hash",)),
     "common/log": (("common/base",), ()),
-    "common/metrics": (("common/base",), ("prometheus",)),
+    "common/metrics": (("common/base",), ("http", "prometheus")),
     "common/config": (("common/base",), ("protobuf",)),
     "common/rpc": (("common/base", "common/log", "common/metrics", "proto"), ("grpc",)),
     "common/service": (("common/base", "common/config", "common/log", "common/metrics",
