@@ -14,26 +14,42 @@ namespace {
 // Sets every field of a message, repeated ones once, to something that is not its default.
 void FillAll(google::protobuf::Message* message, int depth = 0) {
   using google::protobuf::FieldDescriptor;
-  const auto* reflection = message->GetReflection();
+  using google::protobuf::Reflection;
+  const Reflection* reflection = message->GetReflection();
   for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor* field = message->GetDescriptor()->field(i);
     const int number = field->number() + 10 * depth;
+    const auto put = [&](auto set, auto add, auto value) {
+      (reflection->*(field->is_repeated() ? add : set))(message, field, value);
+    };
     switch (field->cpp_type()) {
-#define LOCKSTEP_FILL(CPPTYPE, Name, value)                              \
-  case FieldDescriptor::CPPTYPE:                                         \
-    field->is_repeated() ? reflection->Add##Name(message, field, value)  \
-                         : reflection->Set##Name(message, field, value); \
-    break
-      LOCKSTEP_FILL(CPPTYPE_INT32, Int32, number);
-      LOCKSTEP_FILL(CPPTYPE_INT64, Int64, number);
-      LOCKSTEP_FILL(CPPTYPE_UINT32, UInt32, number);
-      LOCKSTEP_FILL(CPPTYPE_UINT64, UInt64, number);
-      LOCKSTEP_FILL(CPPTYPE_DOUBLE, Double, number + 0.5);
-      LOCKSTEP_FILL(CPPTYPE_FLOAT, Float, number + 0.5f);
-      LOCKSTEP_FILL(CPPTYPE_BOOL, Bool, true);
-      LOCKSTEP_FILL(CPPTYPE_ENUM, EnumValue, 1);
-      LOCKSTEP_FILL(CPPTYPE_STRING, String, "text");
-#undef LOCKSTEP_FILL
+      case FieldDescriptor::CPPTYPE_INT32:
+        put(&Reflection::SetInt32, &Reflection::AddInt32, number);
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        put(&Reflection::SetInt64, &Reflection::AddInt64, number);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        put(&Reflection::SetUInt32, &Reflection::AddUInt32, number);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        put(&Reflection::SetUInt64, &Reflection::AddUInt64, number);
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        put(&Reflection::SetDouble, &Reflection::AddDouble, number + 0.5);
+        break;
+      case FieldDescriptor::CPPTYPE_FLOAT:
+        put(&Reflection::SetFloat, &Reflection::AddFloat, number + 0.5f);
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        put(&Reflection::SetBool, &Reflection::AddBool, true);
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        put(&Reflection::SetEnumValue, &Reflection::AddEnumValue, 1);
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        put(&Reflection::SetString, &Reflection::AddString, std::string("text"));
+        break;
       case FieldDescriptor::CPPTYPE_MESSAGE:
         FillAll(field->is_repeated() ? reflection->AddMessage(message, field)
                                      : reflection->MutableMessage(message, field),
