@@ -29,22 +29,28 @@ absl::StatusOr<std::shared_ptr<const text::Tokenizer>> LoadTokenizer(const std::
   return text::Tokenizer::Load(model);
 }
 
-absl::StatusOr<LoadedModel> Load(const WorkerOptions& options, const text::Tokenizer* tokenizer) {
+absl::StatusOr<LoadedModel> Load(const WorkerOptions& options, const WorkerHooks& hooks,
+                                 const text::Tokenizer* tokenizer) {
   std::unique_ptr<kernels::KernelSet> kernels;
   if (options.model != kNullModel) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         kernels, kernels::CreateKernelSet(
                      {.backend = options.backend, .threads = static_cast<int>(options.threads)}));
+    if (hooks.wrap_kernels) kernels = hooks.wrap_kernels(std::move(kernels));
   }
-  return LoadModel({.model = options.model,
-                    .reduction_segments = static_cast<int>(options.reduction_segments),
-                    .split_kv_size = static_cast<int>(options.split_kv_size),
-                    .kv_bytes = options.kv_bytes,
-                    .sequences_max = static_cast<int>(options.sequences_max),
-                    .chunk_tokens = static_cast<int>(options.chunk_tokens),
-                    .context_tokens_max = static_cast<int>(options.context_tokens_max),
-                    .vocabulary_sampled = tokenizer == nullptr ? 0 : tokenizer->vocab_size()},
-                   std::move(kernels));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      LoadedModel model,
+      LoadModel({.model = options.model,
+                 .reduction_segments = static_cast<int>(options.reduction_segments),
+                 .split_kv_size = static_cast<int>(options.split_kv_size),
+                 .kv_bytes = options.kv_bytes,
+                 .sequences_max = static_cast<int>(options.sequences_max),
+                 .chunk_tokens = static_cast<int>(options.chunk_tokens),
+                 .context_tokens_max = static_cast<int>(options.context_tokens_max),
+                 .vocabulary_sampled = tokenizer == nullptr ? 0 : tokenizer->vocab_size()},
+                std::move(kernels)));
+  if (hooks.wrap_executor) model.executor = hooks.wrap_executor(std::move(model.executor));
+  return model;
 }
 
 v1::ContractFingerprint MakeFingerprint(const FingerprintParts& parts,
@@ -75,7 +81,7 @@ class WorkerServer::Impl {
  public:
   explicit Impl(WorkerOptions options) : options_(std::move(options)) {}
   ~Impl();
-  absl::Status Start();
+  absl::Status Start(const WorkerHooks& hooks);
   int port() const { return server_->port(); }
   absl::Status health() const { return engine_->health(); }
   void Drain(absl::Time deadline);
@@ -101,11 +107,11 @@ class WorkerServer::Impl {
   std::unique_ptr<SchedulerLink> link_;
 };
 
-absl::Status WorkerServer::Impl::Start() {
+absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
   LOCKSTEP_ASSIGN_OR_RETURN(base_, service::ServiceBase::Create("worker", options_.server));
   metrics_ = std::make_unique<EngineMetrics>(base_->registry());
   LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options_.model));
-  LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, tokenizer_.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, hooks, tokenizer_.get()));
   fence_ = std::make_unique<LeaseFence>(options_.server.cluster_id,
                                         base::WorkerId(options_.worker_id), base_->clock());
   streams_ =
@@ -222,9 +228,10 @@ WorkerServer::Impl::~Impl() {
 WorkerServer::WorkerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 WorkerServer::~WorkerServer() = default;
 
-absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(WorkerOptions options) {
+absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(WorkerOptions options,
+                                                                  const WorkerHooks& hooks) {
   auto impl = std::make_unique<Impl>(std::move(options));
-  LOCKSTEP_RETURN_IF_ERROR(impl->Start());
+  LOCKSTEP_RETURN_IF_ERROR(impl->Start(hooks));
   return std::unique_ptr<WorkerServer>(new WorkerServer(std::move(impl)));
 }
 

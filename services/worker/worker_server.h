@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/worker/worker_hooks.h"
 #include "services/worker/worker_options.h"
 
 namespace lockstep::worker {
@@ -14,7 +15,8 @@ class WorkerServer {
  public:
   // Loads the model, starts the engine and serves; registration goes on in the background, and the
   // health name `ready` tells when it succeeded.
-  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(WorkerOptions options);
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(WorkerOptions options,
+                                                             const WorkerHooks& hooks = {});
   ~WorkerServer();
 
   int port() const;

@@ -93,7 +93,8 @@ absl::Status ClusterHarness::StartWorker(int index) {
   config.set_split_kv_size(options_.split_kv_size);
   config.set_chunk_tokens(options_.chunk_tokens);
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, worker::ReadWorkerOptions(config));
-  LOCKSTEP_ASSIGN_OR_RETURN(workers_[index], worker::WorkerServer::Start(std::move(read)));
+  LOCKSTEP_ASSIGN_OR_RETURN(workers_[index],
+                            worker::WorkerServer::Start(std::move(read), options_.worker_hooks));
   return absl::OkStatus();
 }
 

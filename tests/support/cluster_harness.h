@@ -32,6 +32,7 @@ class ClusterHarness {
     int64_t gateway_sequences_max = 65536;
     double orphan_grace_seconds = 30;
     double stream_idle_timeout_seconds = 60;
+    worker::WorkerHooks worker_hooks;  // Of every worker.
   };
   explicit ClusterHarness(Options options);
   ~ClusterHarness();

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+namespace lockstep::kernels {
+class KernelSet;
+}  // namespace lockstep::kernels
+
+namespace lockstep::worker {
+
+class StepExecutor;
+
+// A seam for tests: puts a decorator around what computes, before anything uses it. Tests plant
+// faults there, to show that those who look for such faults find them. A worker that serves is
+// started without hooks. An empty function leaves its part as it is; the null model has no kernels.
+struct WorkerHooks {
+  std::function<std::unique_ptr<kernels::KernelSet>(std::unique_ptr<kernels::KernelSet>)>
+      wrap_kernels;
+  std::function<std::unique_ptr<StepExecutor>(std::unique_ptr<StepExecutor>)> wrap_executor;
+};
+
+}  // namespace lockstep::worker

@@ -1,0 +1,29 @@
+#include <memory>
+#include <utility>
+
+#include "tests/faults/forwarding_kernel_set.h"
+#include "tests/faults/planted_faults.h"
+
+namespace lockstep::faults {
+namespace {
+
+class SplitByBatchKernels final : public ForwardingKernelSet {
+ public:
+  using ForwardingKernelSet::ForwardingKernelSet;
+
+  void Attention(const kernels::AttentionArgs& args) override {
+    kernels::AttentionArgs altered = args;
+    if (args.shape.sequences > 1) altered.split_kv_size = traits().kv_block_tokens;
+    ForwardingKernelSet::Attention(altered);
+  }
+};
+
+}  // namespace
+
+worker::WorkerHooks SplitByBatch() {
+  return {.wrap_kernels = [](std::unique_ptr<kernels::KernelSet> inner) {
+    return std::make_unique<SplitByBatchKernels>(std::move(inner));
+  }};
+}
+
+}  // namespace lockstep::faults
