@@ -17,15 +17,19 @@ namespace {
 
 class FaultsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    auto started = LocalCluster::Start();
+  void SetUp() override { StartCluster({}, 400); }
+  void StartCluster(const std::vector<std::string>& flags, int64_t new_tokens) {
+    cluster_.reset();
+    kinds_.clear();
+    expected_.clear();
+    auto started = LocalCluster::Start(flags);
     ASSERT_TRUE(started.ok()) << started.status();
     cluster_ = *std::move(started);
     for (const char* prompt : {"Tell me a story:", "Say it with emoji:", "12+34*2="}) {
       v1::GenerateRequest request;
       request.set_prompt_text(prompt);
       request.set_seed(17);
-      request.mutable_stop()->set_max_new_tokens(400);
+      request.mutable_stop()->set_max_new_tokens(new_tokens);
       request.mutable_stop()->set_ignore_eos(true);
       request.set_disable_prefix_cache(true);
       auto answer = cluster_->client().Generate(request);
@@ -58,6 +62,14 @@ class FaultsTest : public ::testing::Test {
           return true;
         },
         absl::Seconds(30));
+  }
+
+  int64_t RunningSequences() {
+    const auto info = cluster_->client().GetServerInfo();
+    int64_t running = 0;
+    if (!info.ok()) return running;
+    for (const auto& worker : info->workers()) running += worker.running_sequences();
+    return running;
   }
 
   bool WaitNewIncarnation(const std::string& worker, uint64_t old) {
@@ -99,6 +111,14 @@ TEST_F(FaultsTest, WorkersKilledInTurnLoseNoAnswerAndNoBit) {
     EXPECT_TRUE(WaitNewIncarnation(worker, old));
   }
   EXPECT_GE(resumptions, 1);
+}
+
+TEST_F(FaultsTest, AHundredAndFiftyLongSequencesSurviveAKill) {
+  StartCluster({"--kv_mib=512"}, 1000);
+  const auto batch = StartLoad(160, 160);
+  ASSERT_TRUE(cli::WaitUntil([&] { return RunningSequences() >= 150; }, absl::Seconds(30)));
+  cluster_->Signal("worker-1", SIGKILL);
+  EXPECT_GE(CheckAll(batch.get()), 30);
 }
 
 TEST_F(FaultsTest, AStoppedWorkerLosesItsSequencesAndCannotDisturbThemLater) {
