@@ -14,6 +14,7 @@ namespace lockstep::metrics {
 namespace {
 
 constexpr size_t kAnsweringThreads = 2;
+constexpr time_t kSilenceSeconds = 1;
 
 // Prometheus' format says its version here.
 constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -31,8 +32,10 @@ std::unique_ptr<httplib::Server> MakeServer(const Registry& registry) {
   server->new_task_queue = [] {
     return std::make_unique<httplib::ThreadPool>(kAnsweringThreads).release();
   };
-  // A kept connection would hold one of the few threads, and the end of the server.
+  // A connection that is kept, or says nothing, would hold one of the few threads and the end of
+  // the server.
   server->set_keep_alive_max_count(1);
+  server->set_keep_alive_timeout(kSilenceSeconds);
   server->Get("/metrics", [collectable = registry.collectable()](const httplib::Request&,
                                                                  httplib::Response& response) {
     const auto live = collectable.lock();
@@ -40,6 +43,12 @@ std::unique_ptr<httplib::Server> MakeServer(const Registry& registry) {
     response.set_content(prometheus::TextSerializer().Serialize(live->Collect()), kContentType);
   });
   return server;
+}
+
+// An IPv6 address stands in brackets before a port.
+std::string WithoutBrackets(const std::string& host) {
+  const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  return has_brackets ? host.substr(1, host.size() - 2) : host;
 }
 
 absl::Status CannotListen(const std::string& address) {
@@ -54,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& addre
                                                         const Registry& registry) {
   const size_t colon = address.rfind(':');
   const bool has_host = colon != std::string::npos;
-  const std::string host = has_host ? address.substr(0, colon) : "0.0.0.0";
+  const std::string host = has_host ? WithoutBrackets(address.substr(0, colon)) : "0.0.0.0";
   int port = -1;
   if (!absl::SimpleAtoi(has_host ? address.substr(colon + 1) : address, &port) || port < 0 ||
       port > 65535) {
