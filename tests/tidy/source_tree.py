@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
+import shutil
 import subprocess
 
 CPP = {".h", ".cc", ".cu", ".cuh"}
@@ -32,12 +33,12 @@ class SourceTree:
     def _list(self):
         command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others",
                    "--exclude-standard"]
-        if (self.root / ".git").exists():
+        if (self.root / ".git").exists() and shutil.which("git"):
             listed = subprocess.run(command, cwd=self.root, check=True, capture_output=True)
             return {p for p in listed.stdout.decode().split("\0") if p}
         # An unpacked archive, or a test's planted tree.
         found = (p.relative_to(self.root).as_posix() for p in self.root.rglob("*"))
-        return {p for p in found if not p.startswith("build/")}
+        return {p for p in found if not re.match(r"build/|\.(?!ci/|clang)|(.*/)?__pycache__/", p)}
 
     def __contains__(self, path):
         return path in self._known
