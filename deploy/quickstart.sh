@@ -30,21 +30,17 @@ cmake --build build/release --target lockstep
 lockstep=$PWD/build/release/services/cli/lockstep
 
 step "3/5 cluster"
-run_dir=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-quickstart.XXXXXX")
+# Where `up` keeps its files by default, so that `verify` finds them without being told.
+run_dir=${TMPDIR:-/tmp}/lockstep-$port
 "$lockstep" up --model=deploy/demo-model --workers=2 --port="$port" --run_dir="$run_dir" &
 up=$!
 stop() {
-  code=$?
   kill -TERM "$up" 2>/dev/null || true
   wait "$up" || true
-  case $code in
-    0 | 130) rm -rf "$run_dir" ;;
-    *) echo "logs: $run_dir" >&2 ;;
-  esac
 }
 trap stop EXIT
 trap 'exit 130' INT TERM
-until [ -s "$run_dir/gateway.address" ]; do
+until [ "$(cat "$run_dir/up.pid" 2>/dev/null)" = "$up" ] && [ -s "$run_dir/gateway.address" ]; do
   kill -0 "$up" 2>/dev/null || { echo "the cluster did not start" >&2; exit 1; }
   sleep 0.1
 done
@@ -62,7 +58,7 @@ for prompt in '(44+81)*4=' '18+2*55=' '48+31*8='; do ask "$prompt" --temperature
 for prompt in 'Say it with emoji:' 'Greet the world:' 'Count to 20:'; do ask "$prompt"; done
 
 step "5/5 proof of determinism"
-"$lockstep" verify --target="$target" --run_dir="$run_dir" --mode=all --trials=4
+"$lockstep" verify --target="$target" --mode=all --trials=4
 
 if $once; then
   step "all held"
@@ -73,6 +69,6 @@ cat <<END
 gRPC        $target
 metrics     http://127.0.0.1:$((port + 1))/metrics (gateway; the others are listed above)
 try         $lockstep generate --target=$target --prompt='7+8*9=' --stream
-            $lockstep verify --target=$target --run_dir=$run_dir --mode=all --trials=50
+            $lockstep verify --target=$target --mode=all --trials=50
 END
 wait "$up"

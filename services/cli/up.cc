@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +65,8 @@ absl::Status RunUp(const Arguments& arguments) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto supervisor, Supervisor::Create(layout, signals.get()));
   const std::string address_path = layout.run_dir + "/gateway.address";
   std::remove(address_path.c_str());
+  // Written after the address of an earlier cluster is gone, so that both together are this one's.
+  LOCKSTEP_RETURN_IF_ERROR(WriteFile(PidPath(layout.run_dir, "up"), absl::StrCat(getpid(), "\n")));
   std::printf("starting %lld workers with %s\n", static_cast<long long>(workers),
               options.model.c_str());
   std::fflush(stdout);

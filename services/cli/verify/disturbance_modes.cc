@@ -55,7 +55,9 @@ absl::StatusOr<std::vector<Job>> FailoverPrompts(Subject* subject, Proof* proof)
       {"story, T=1", RequestFor(story, 400, 61)},
       {"emoji, T=1, top 2 logprobs", RequestFor(emoji, 400, 62)},
       {"counting, greedy, penalties", RequestFor(count, 400, 63)}};
-  prompts[0].second.mutable_stop()->add_stop_strings("The end of the very long story");
+  if (subject->has_tokenizer()) {
+    prompts[0].second.mutable_stop()->add_stop_strings("The end of the very long story");
+  }
   prompts[1].second.mutable_logprobs()->set_top_count(2);
   prompts[2].second.mutable_sampling()->set_temperature(0);
   prompts[2].second.mutable_sampling()->set_frequency_penalty(0.05f);

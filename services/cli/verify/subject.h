@@ -47,6 +47,8 @@ class Subject {
   const v1::GetServerInfoResponse& info() const { return info_; }
   int64_t block_tokens() const { return info_.fingerprint().kv_block_tokens(); }
   int64_t split_tokens() const { return info_.fingerprint().split_kv_size(); }
+  // Without one, requests with text or stop strings are refused.
+  bool has_tokenizer() const { return has_tokenizer_; }
   // KV of the smallest worker.
   int64_t kv_tokens() const;
   std::vector<std::string> workers() const;
