@@ -33,13 +33,15 @@ constexpr int kSplit = 64;
 constexpr int kDemoBlockTokens = 32;
 constexpr int64_t kDemoKvBytesPerToken = 4 * 2 * 2 * 64 * 4;  // layers, k and v, heads, dims, fp32
 
-// Small splits and little KV: cuts, evictions and preemptions come with short prompts.
+// Small splits and little KV: cuts, evictions and preemptions come with short prompts. A long
+// lease: no worker is lost here, however slow the machine.
 ClusterHarness::Options SmallCluster(worker::WorkerHooks hooks) {
   return {.model = "deploy/demo-model",
           .workers = 1,
           .kv_bytes = 2048 * kDemoKvBytesPerToken,
           .split_kv_size = kSplit,
           .chunk_tokens = 2 * kSplit,
+          .lease_seconds = 30,
           .reserve_horizon_tokens = 64,
           .worker_hooks = std::move(hooks)};
 }
