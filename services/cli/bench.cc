@@ -19,6 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kCallsPerMedian = 100;
+
 struct BenchOptions {
   int64_t calls = 10000;
   int64_t streams = 32;
@@ -59,9 +61,15 @@ absl::Status Latency(client::RolloutClient* cluster, const v1::GetServerInfoResp
   (*report)["p90_us"] = Quantile(micros, 0.9);
   (*report)["p99_us"] = Quantile(micros, 0.99);
   (*report)["max_us"] = Quantile(micros, 1);
-  Json samples = Json::array();
-  for (const double value : micros) samples.push_back(static_cast<int64_t>(value + 0.5));
-  (*report)["samples_us"] = std::move(samples);
+  // In order of time, so that a drift shows: the median of each hundred calls.
+  Json medians = Json::array();
+  for (size_t begin = 0; begin < micros.size(); begin += kCallsPerMedian) {
+    const size_t end = std::min(micros.size(), begin + kCallsPerMedian);
+    medians.push_back(Quantile({micros.begin() + static_cast<ptrdiff_t>(begin),
+                                micros.begin() + static_cast<ptrdiff_t>(end)},
+                               0.5));
+  }
+  (*report)["medians_of_100_us"] = std::move(medians);
   std::printf("latency of one token, %lld calls: p50 %.0f us, p90 %.0f us, p99 %.0f us\n",
               static_cast<long long>(options.calls), Quantile(micros, 0.5), Quantile(micros, 0.9),
               Quantile(micros, 0.99));

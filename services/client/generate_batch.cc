@@ -1,6 +1,7 @@
 #include "services/client/generate_batch.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -44,7 +45,6 @@ void GenerateBatch::StartNext() {
                      base::MutexLock lock(&self->mutex_);
                      self->answers_[index] = std::move(answer);
                    }
-                   if (self->options_.on_done != nullptr) self->options_.on_done(index);
                    self->StartNext();
                    base::MutexLock lock(&self->mutex_);
                    if (++self->done_ == self->requests_.size()) self->all_done_.NotifyAll();

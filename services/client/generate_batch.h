@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,7 +12,7 @@
 namespace lockstep::client {
 
 // Many requests in flight at once from one thread. The next one starts when an earlier one ends.
-// Thread-safe.
+// Samples that a draining gateway gave back stay partial. Thread-safe.
 //
 //   const auto batch = GenerateBatch::Start(cluster, requests, {.in_flight_max = 64});
 //   for (const absl::StatusOr<v1::GenerateResponse>& answer : batch->Wait()) …
@@ -23,9 +22,6 @@ class GenerateBatch : public std::enable_shared_from_this<GenerateBatch> {
  public:
   struct Options {
     size_t in_flight_max = 64;
-    // Called on gRPC's threads when an answer is there, with the index of its request; must not
-    // block.
-    std::function<void(size_t index)> on_done = nullptr;
   };
   // Never waits. The batch keeps itself alive until all of its requests have ended.
   static std::shared_ptr<GenerateBatch> Start(const RolloutClient& client,

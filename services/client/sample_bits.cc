@@ -108,16 +108,4 @@ std::optional<std::string> FirstDifference(const v1::Sample& expected, const v1:
   return "matched stop or text tail differs";
 }
 
-int64_t FirstDifferentPosition(const v1::Sample& expected, const v1::Sample& actual) {
-  int64_t first = -1;
-  for (const auto& [x, y] :
-       {std::pair(&expected.token_ids(), &actual.token_ids()),
-        std::pair(&expected.logprobs().raw(), &actual.logprobs().raw()),
-        std::pair(&expected.logprobs().scaled(), &actual.logprobs().scaled())}) {
-    const int64_t index = FirstDifferentIndex<uint32_t>(*x, *y);
-    if (index >= 0 && (first < 0 || index < first)) first = index;
-  }
-  return first;
-}
-
 }  // namespace lockstep::client

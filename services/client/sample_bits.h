@@ -16,9 +16,6 @@ std::string BitsOf(const v1::Sample& sample);
 // bits; or the field that differs. Nothing when all bits are equal.
 std::optional<std::string> FirstDifference(const v1::Sample& expected, const v1::Sample& actual);
 
-// First position at which ids or generated logprobs differ, -1 when there is none.
-int64_t FirstDifferentPosition(const v1::Sample& expected, const v1::Sample& actual);
-
 // The same for arrays of f32: "position 3: -0.5 (bf000000) and …". Nothing when equal.
 std::optional<std::string> FirstFloatDifference(const std::string& expected,
                                                 const std::string& actual);

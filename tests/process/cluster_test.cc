@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "services/cli/cluster/local_ports.h"
 #include "services/cli/files.h"
 #include "services/cli/wait_until.h"
@@ -135,6 +136,28 @@ TEST_F(ClusterProcessTest, ChildrenEndWithASupervisorThatIsKilled) {
                            "--model=null:", "--start_timeout=0s"})
                   .output,
               Not(HasSubstr("belongs to a cluster that runs")));
+}
+
+TEST(BenchTest, WritesMachineCommitCommandAndSamples) {
+  const auto cluster = LocalCluster::Start({"--model=null:"});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const std::string target = "--target=" + (*cluster)->target();
+  const std::string path = (*cluster)->run_dir() + "/result.json";
+  const Outcome latency =
+      RunLockstep({"bench", target, "--mode=latency", "--calls=300", "--out=" + path});
+  EXPECT_EQ(latency.ended, "exit code 0") << latency.output;
+  const auto result = nlohmann::json::parse(cli::ReadFile(path).value());
+  EXPECT_EQ(result["calls"], 300);
+  EXPECT_EQ(result["medians_of_100_us"].size(), 3u);
+  EXPECT_LE(result["p50_us"], result["p99_us"]);
+  EXPECT_EQ(result["command"],
+            "lockstep bench " + target + " --mode=latency --calls=300 --out=" + path);
+  for (const char* field : {"commit", "machine", "time"}) EXPECT_TRUE(result.contains(field));
+
+  const Outcome throughput = RunLockstep(
+      {"bench", target, "--streams=4", "--new_tokens=16", "--repeats=2", "--out=" + path});
+  EXPECT_EQ(throughput.ended, "exit code 0") << throughput.output;
+  EXPECT_EQ(nlohmann::json::parse(cli::ReadFile(path).value())["samples"].size(), 2u);
 }
 
 TEST(CommandLineTest, SaysWhatItExpects) {

@@ -20,11 +20,6 @@ namespace {
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(60);
 
-std::string MakeDirectory() {
-  std::string path = ::testing::TempDir() + "lockstep-test-XXXXXX";
-  return mkdtemp(path.data()) == nullptr ? "" : path;
-}
-
 void EndNow(cli::ChildProcess* process) {
   process->Signal(SIGKILL);
   cli::WaitUntil([process] { return process->Ended().has_value(); }, absl::Seconds(10));
@@ -32,9 +27,14 @@ void EndNow(cli::ChildProcess* process) {
 
 }  // namespace
 
+std::string MakeRunDirectory() {
+  std::string path = ::testing::TempDir() + "lockstep-test-XXXXXX";
+  return mkdtemp(path.data()) == nullptr ? "" : path;
+}
+
 Outcome RunProgram(const std::string& program, const std::vector<std::string>& words,
                    absl::Duration timeout) {
-  const std::string directory = MakeDirectory();
+  const std::string directory = MakeRunDirectory();
   const std::string log = directory + "/output";
   auto process =
       cli::ChildProcess::Spawn({.program = program, .arguments = words, .log_path = log});
@@ -53,7 +53,7 @@ Outcome RunLockstep(const std::vector<std::string>& words, absl::Duration timeou
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     const std::vector<std::string>& flags) {
-  const std::string run_dir = MakeDirectory();
+  const std::string run_dir = MakeRunDirectory();
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(run_dir));
   std::vector<std::string> words = {"up", "--port=0", absl::StrCat("--run_dir=", run_dir)};
   words.insert(words.end(), flags.begin(), flags.end());
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     return absl::UnavailableError(absl::StrCat("no cluster: ", cluster->Output()));
   }
   cluster->client_ = std::make_unique<client::RolloutClient>(
-      client::RolloutClient::Options{.target = cluster->target_, .timeout = absl::Minutes(2)});
+      client::RolloutClient::Options{.target = cluster->target_, .timeout = absl::Minutes(5)});
   return cluster;
 }
 

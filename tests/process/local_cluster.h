@@ -27,6 +27,9 @@ Outcome RunLockstep(const std::vector<std::string>& words,
 Outcome RunProgram(const std::string& program, const std::vector<std::string>& words,
                    absl::Duration timeout = absl::Minutes(3));
 
+// A new directory for one run; whoever asks removes it.
+std::string MakeRunDirectory();
+
 // A cluster of real processes, started by `lockstep up` on free ports, in a directory of its own.
 // One thread uses it.
 class LocalCluster {

@@ -57,7 +57,6 @@ absl::Status Proof::Add(const Job& job, const absl::StatusOr<v1::GenerateRespons
   const v1::Sample& sample = answer->samples(0);
   preemptions_ += sample.usage().preemptions();
   resumptions_ += sample.usage().resumptions();
-  cached_tokens_ += sample.usage().cached_tokens();
   AddSample(job.prompt, client::BitsOf(sample), sample.usage().worker_id(),
             client::FirstDifference(prompts_[job.prompt].expected, sample));
   return absl::OkStatus();

@@ -40,7 +40,6 @@ class Proof {
   absl::StatusOr<size_t> Expect(const std::string& label, const v1::GenerateRequest& request);
   // Adds a prompt whose samples the caller compares himself, with AddSample().
   size_t AddPrompt(const std::string& label, const std::string& expected_bits);
-  const v1::Sample& expected(size_t prompt) const { return prompts_[prompt].expected; }
 
   // Runs all jobs, `at_once` of them at a time, and compares their answers.
   absl::Status Run(const std::vector<Job>& jobs, size_t at_once);
@@ -61,7 +60,6 @@ class Proof {
 
   int64_t preemptions() const { return preemptions_; }
   int64_t resumptions() const { return resumptions_; }
-  int64_t cached_tokens() const { return cached_tokens_; }
 
   // Prints one line for each prompt and one for each piece of evidence. FAILED_PRECONDITION names
   // what did not hold.
@@ -96,7 +94,6 @@ class Proof {
   bool idle_workers_allowed_ = false;
   int64_t preemptions_ = 0;
   int64_t resumptions_ = 0;
-  int64_t cached_tokens_ = 0;
 };
 
 // A request that draws `max_new_tokens` tokens from the model's own distribution, with a seed of
