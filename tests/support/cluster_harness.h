@@ -43,6 +43,8 @@ class ClusterHarness {
   absl::Status StartScheduler();
   void StopScheduler() { scheduler_.reset(); }
   absl::Status StartRouter();
+  // As SIGTERM would; returns when the gateway has ended.
+  void DrainGateway(absl::Duration deadline) { gateway_->Drain(absl::Now() + deadline); }
   void StopRouter() { router_.reset(); }
   absl::Status StartWorker(int index);
   // Without a farewell, as a kill would.

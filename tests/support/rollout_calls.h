@@ -2,12 +2,15 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/rpc/call_unary.h"
+#include "common/rpc/status_conversion.h"
 #include "lockstep/v1/rollout.grpc.pb.h"
 
 namespace lockstep::testing {
@@ -44,6 +47,20 @@ std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateAll(
 // One after the other, without the prefix cache: what every other run must equal.
 std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateQuietly(
     RolloutStub* stub, const std::vector<v1::GenerateRequest>& requests);
+
+// Any unary call, waited for.
+template <typename Request, typename Response>
+absl::StatusOr<Response> CallNow(RolloutStub* stub,
+                                 grpc::Status (RolloutStub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Response*),
+                                 const std::type_identity_t<Request>& request) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(120)));
+  Response response;
+  const grpc::Status status = (stub->*method)(&context, request, &response);
+  if (!status.ok()) return rpc::FromGrpcStatus(status);
+  return response;
+}
 
 // Everything of a sample that must never change: all but usage.
 std::string Bits(const v1::Sample& sample);
