@@ -107,7 +107,7 @@ void GatewayServer::Impl::RunTicker() {
     routes_->Tick();
     if (now >= next_sweep) {
       table_->Sweep();
-      streams_.Tick(now);
+      streams_.Tick(now, drain_.phase() != rpc::DrainState::Phase::kServing);
       throughput_.Read(now, metrics_->generated_tokens.value());
       next_sweep = now + kSweepPause;
     }

@@ -1,6 +1,7 @@
 #include "services/gateway/gateway_service.h"
 
 #include <utility>
+#include <vector>
 
 #include "services/gateway/gateway_queries.h"
 #include "services/gateway/generate_handlers.h"
@@ -62,18 +63,14 @@ grpc::ServerUnaryReactor* GatewayService::Score(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* GatewayService::Abort(grpc::CallbackServerContext* context,
                                                 const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
-  // What waits here for a router is known to no worker and ends here.
-  auto end_own = [table = parts_.table](const v1::AbortRequest& abort, v1::AbortResponse*) {
-    if (abort.all()) {
-      for (const auto& generation : table->Running()) {
-        generation->EndEarly(v1::FINISH_REASON_ABORT);
-      }
-    }
-    for (const std::string& id : abort.request_ids()) {
-      if (const auto generation = table->Find(id)) {
-        generation->EndEarly(v1::FINISH_REASON_ABORT);
-      }
-    }
+  // What waits here for a router is known to no worker and ends here; what comes later lives.
+  std::vector<std::shared_ptr<Generation>> own;
+  if (request->all()) own = parts_.table->Running();
+  for (const std::string& id : request->request_ids()) {
+    if (auto generation = parts_.table->Find(id)) own.push_back(std::move(generation));
+  }
+  auto end_own = [own = std::move(own)](const v1::AbortRequest&, v1::AbortResponse*) {
+    for (const auto& generation : own) generation->EndEarly(v1::FINISH_REASON_ABORT);
   };
   return Relay<v1::AbortRequest, v1::AbortResponse>(parts_.scheduler, &Scheduler::Abort,
                                                     default_deadline_, std::move(end_own), context,

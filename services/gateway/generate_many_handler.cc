@@ -22,7 +22,7 @@ void ManyStreams::Add(std::weak_ptr<GenerateManyHandler> handler) {
   handlers_.push_back(std::move(handler));
 }
 
-void ManyStreams::Tick(absl::Time now) {
+void ManyStreams::Tick(absl::Time now, bool draining) {
   std::vector<std::shared_ptr<GenerateManyHandler>> live;
   {
     base::MutexLock lock(&mutex_);
@@ -30,7 +30,7 @@ void ManyStreams::Tick(absl::Time now) {
       if (auto handler = weak.lock()) live.push_back(std::move(handler));
     }
   }
-  for (const auto& handler : live) handler->Tick(now);
+  for (const auto& handler : live) handler->Tick(now, draining);
 }
 
 class GenerateManyHandler::Observer final : public GenerationObserver {
@@ -64,6 +64,10 @@ void GenerateManyHandler::OnMessage(v1::GenerateManyRequest& request) {
   } else if (request.has_generate()) {
     StartItem(request);
   } else {
+    {
+      base::MutexLock lock(&items_mutex_);
+      ++slots_used_;
+    }
     SendError("", absl::InvalidArgumentError("kind: not set"));
   }
   {
@@ -210,14 +214,17 @@ void GenerateManyHandler::OnWritten() {
 
 void GenerateManyHandler::Proceed() {
   bool finish = false;
+  absl::Status status;
   {
     base::MutexLock lock(&items_mutex_);
     const bool enough_groups =
         options_.groups_total() > 0 && groups_finished_ >= options_.groups_total();
-    finish = (half_closed_ || enough_groups) && slots_used_ == 0;
-    if (!half_closed_ && !enough_groups && slots_used_ < limits_.slots_max) RequestRead();
+    const bool done = half_closed_ || enough_groups;
+    finish = (done || draining_) && slots_used_ == 0;
+    if (!done && draining_) status = absl::UnavailableError("this gateway is draining");
+    if (!done && !draining_ && slots_used_ < limits_.slots_max) RequestRead();
   }
-  if (finish) Finish(absl::OkStatus());
+  if (finish) Finish(std::move(status));
 }
 
 void GenerateManyHandler::OnHalfClose() {
@@ -228,7 +235,7 @@ void GenerateManyHandler::OnHalfClose() {
   Proceed();
 }
 
-void GenerateManyHandler::OnCancelled() {
+void GenerateManyHandler::LeaveItems() {
   absl::flat_hash_map<std::string, Item> items;
   {
     base::MutexLock lock(&items_mutex_);
@@ -239,7 +246,7 @@ void GenerateManyHandler::OnCancelled() {
   }
 }
 
-void GenerateManyHandler::Tick(absl::Time now) {
+void GenerateManyHandler::Tick(absl::Time now, bool draining) {
   std::vector<std::shared_ptr<Generation>> ending;
   bool idle = false;
   {
@@ -251,11 +258,13 @@ void GenerateManyHandler::Tick(absl::Time now) {
         ending.push_back(item.generation);
       }
     }
+    draining_ = draining;
     idle = !sent_.empty() && now - sent_.front().since > limits_.idle_timeout;
   }
   for (const auto& generation : ending) generation->EndEarly(v1::FINISH_REASON_PARTIAL);
+  if (draining) Proceed();
   if (idle) {
-    OnCancelled();
+    LeaveItems();
     Abort(absl::DeadlineExceededError("an answer was not read within stream_idle_timeout"));
   }
 }

@@ -20,7 +20,7 @@ class ManyStreams {
  public:
   void Add(std::weak_ptr<GenerateManyHandler> handler);
   // Calls Tick of each stream that lives.
-  void Tick(absl::Time now);
+  void Tick(absl::Time now, bool draining);
 
  private:
   base::Mutex mutex_;
@@ -44,8 +44,9 @@ class GenerateManyHandler final
         streams_(streams),
         limits_(limits) {}
 
-  // Ends groups that have what was asked for, and the stream when its client does not read.
-  void Tick(absl::Time now);
+  // Ends groups that have what was asked for, and the stream when its client does not read, or
+  // when the gateway drains and nothing is in work.
+  void Tick(absl::Time now, bool draining);
 
  private:
   class Observer;
@@ -65,9 +66,13 @@ class GenerateManyHandler final
   void Start() override;
   void OnMessage(v1::GenerateManyRequest& request) override;
   void OnHalfClose() override;
-  void OnCancelled() override;
+  void OnCancelled() override { LeaveItems(); }
+  // A message may have been on its way while the client was found to be gone.
+  void OnClosed(const absl::Status&) override { LeaveItems(); }
   void OnWritten() override;
 
+  // Nobody waits here for what is in work.
+  void LeaveItems();
   absl::Status TakeOptions(const v1::GenerateManyOptions& options);
   void StartItem(const v1::GenerateManyRequest& request);
   void SampleEnded(const std::string& request_id, const v1::Sample& sample);
@@ -91,6 +96,7 @@ class GenerateManyHandler final
   int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
   int64_t groups_finished_ ABSL_GUARDED_BY(items_mutex_) = 0;
   bool any_message_ ABSL_GUARDED_BY(items_mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(items_mutex_) = false;
 };
 

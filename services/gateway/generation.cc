@@ -96,6 +96,11 @@ void Generation::Grant(int64_t sample, int64_t tokens) {
   }
 }
 
+void Generation::GrantAll() {
+  const int64_t all = context_->request.effective.stop().max_new_tokens();
+  for (int64_t i = 0; i < context_->request.n; ++i) Grant(i, all);
+}
+
 void Generation::EndEarly(v1::FinishReason reason) {
   std::vector<Subscriber> finished;
   {
@@ -178,7 +183,11 @@ void Generation::CountEndLocked(int64_t sample) {
   deps_.metrics->samples_open.Add(-1);
   if (ended_count_ == context_->request.n) {
     deps_.metrics->request_seconds.Observe(deps_.clock->Now() - started_);
-    deps_.metrics->requests[absl::StatusCode::kOk].Increment();
+    const v1::Sample& only = ledgers_[0].sample();
+    const bool failed = ledgers_.size() == 1 && only.finish_reason() == v1::FINISH_REASON_ERROR;
+    const auto code =
+        failed ? static_cast<absl::StatusCode>(only.error().code()) : absl::StatusCode::kOk;
+    deps_.metrics->requests[code].Increment();
   }
 }
 

@@ -62,6 +62,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   absl::Time orphaned_since() const;
   // More of one sample may come; position counts from 0.
   void Grant(int64_t sample, int64_t tokens);
+  // All that may still come, for every sample.
+  void GrantAll();
   // Ends all samples that run, or one of them, with what they have.
   void EndEarly(v1::FinishReason reason);
   void EndSampleEarly(int64_t sample, v1::FinishReason reason);

@@ -16,6 +16,7 @@ constexpr float kTemperatureMin = 1e-6f;
 constexpr float kTemperatureMax = 1e6f;
 constexpr float kPenaltyMax = 100;
 constexpr int kLogitBiasMax = 1024;
+constexpr float kLogitBiasValueMax = 1e6f;
 constexpr int kStopIdsMax = 256;
 constexpr int kStopStringsMax = 32;
 constexpr size_t kStopStringBytesMax = 1024;
@@ -69,8 +70,10 @@ absl::Status CheckLogitBias(const v1::SamplingParams& sampling, int64_t vocabula
     if (!seen.insert(bias.id()).second) {
       return absl::InvalidArgumentError(absl::StrCat(field, ".id: ", bias.id(), " is given twice"));
     }
-    if (std::isnan(bias.bias()) || bias.bias() == std::numeric_limits<float>::infinity()) {
-      return OutOfRange(absl::StrCat(field, ".bias"), bias.bias(), "[-infinity, infinity)");
+    const bool banned = bias.bias() == -std::numeric_limits<float>::infinity();
+    if (!banned && !(std::fabs(bias.bias()) <= kLogitBiasValueMax)) {
+      return OutOfRange(absl::StrCat(field, ".bias"), bias.bias(),
+                        "{-infinity} and [-1e+06, 1e+06]");
     }
   }
   return absl::OkStatus();

@@ -29,6 +29,11 @@ v1::Receipt MakeReceipt(const RequestContext& context, const v1::Sample& sample,
       .Bytes(sample.token_ids())
       .Bytes(sample.logprobs().raw())
       .Bytes(sample.logprobs().scaled());
+  // Of a group only the first sample brings the prompt's logprobs, and each sample must replay
+  // alone, so they are covered where they are the answer.
+  if (context.request.score_only) {
+    hasher.Bytes(sample.prompt_logprobs().raw()).Bytes(sample.prompt_logprobs().scaled());
+  }
   receipt.set_digest(hasher.Finish().ToString());
   receipt.set_fingerprint_digest(context.limits->fingerprint_digest);
   for (const std::string& digest : weights_digests) receipt.add_weights_digests(digest);

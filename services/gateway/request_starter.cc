@@ -85,6 +85,8 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
       table_->FindOrMake(request_id, body_digest, valid->n, make);
   if (!found.ok()) return refuse(found.status());
   if (!found->attached) found->generation->Start();
+  // A caller who wants the whole answer must not wait for the credit of a stream.
+  if (found->attached && credit_tokens < 0) found->generation->GrantAll();
   return found->generation;
 }
 

@@ -81,8 +81,10 @@ void RequestTable::KeepFinishedLocked(const std::string& request_id, absl::Time 
   const auto found = entries_.find(request_id);
   Entry& entry = found->second;
   samples_in_work_ -= entry.samples;
-  // Nobody knows a minted id, so nobody can ask again.
-  if (entry.generation->context().request.request_id_minted) {
+  // Nobody knows a minted id, so nobody can ask again; and a retry of what failed or was cut short
+  // must run.
+  const ValidRequest& request = entry.generation->context().request;
+  if (request.request_id_minted || entry.generation->completed_sample_count() < request.n) {
     entries_.erase(found);
     return;
   }

@@ -25,6 +25,19 @@ rpc::ChannelOptions ChannelOptionsOf(const service::ServerSettings& settings) {
   return options;
 }
 
+// A worker that still renews its lease, but whose packets do not arrive here, is found by silence
+// alone. Both times together are less than the default lease, so that its sequences go on as soon
+// as those of a worker that hangs.
+constexpr absl::Duration kWorkerSilence = absl::Seconds(1);
+constexpr absl::Duration kWorkerAnswer = absl::Milliseconds(1500);
+
+rpc::ChannelOptions WorkerChannelOptionsOf(const service::ServerSettings& settings) {
+  rpc::ChannelOptions options = ChannelOptionsOf(settings);
+  options.keepalive_time = kWorkerSilence;
+  options.keepalive_timeout = kWorkerAnswer;
+  return options;
+}
+
 class RouterService final : public v1::RouterService::CallbackService {
  public:
   explicit RouterService(GatewayStreams* streams) : streams_(streams) {}
@@ -46,7 +59,7 @@ class RouterServer::Impl {
       : base_(std::move(base)),
         metrics_(base_->registry()),
         policy_(options.policy),
-        workers_(options.server.cluster_id, ChannelOptionsOf(options.server)),
+        workers_(options.server.cluster_id, WorkerChannelOptionsOf(options.server)),
         scheduler_({.cluster_id = options.server.cluster_id, .router_id = options.router_id},
                    rpc::MakeChannel(options.scheduler, ChannelOptionsOf(options.server)),
                    base_->clock(), base_->logger()),

@@ -51,7 +51,10 @@ void RunHandler::StartSequences(const v1::WorkerCommand& command) {
       AddRefusal(ticket, start.status(), &refusals);
       continue;
     }
-    parts_.streams->Bind(start->ticket, rpc::SharedFrom(this));
+    if (!parts_.streams->Bind(start->ticket, rpc::SharedFrom(this))) {
+      AddRefusal(ticket, absl::AlreadyExistsError("ticket: it runs already"), &refusals);
+      continue;
+    }
     starts.push_back(*std::move(start));
   }
   std::vector<base::TicketId> tickets;

@@ -36,6 +36,8 @@ class RunHandler final : public rpc::BidiHandler<v1::WorkerCommand, v1::WorkerFr
   void OnMessage(v1::WorkerCommand& command) override;
   void OnHalfClose() override;
   void OnCancelled() override { DropSequences(); }
+  // A message may have been on its way while the client was found to be gone.
+  void OnClosed(const absl::Status&) override { DropSequences(); }
 
   // The start as the engine takes it, or why this worker refuses the ticket.
   absl::StatusOr<SequenceStart> CheckStart(const v1::WorkerStart& message) const;

@@ -60,7 +60,7 @@ SchedulerLink::~SchedulerLink() {
 void SchedulerLink::Run() {
   while (!stopping()) {
     if (!deps_.engine->health().ok()) return;  // The process ends; its lease runs out by itself.
-    if (registered_ && !deps_.fence->Tick()) {
+    if (alive_ && !deps_.fence->Tick()) {
       LoseLease(absl::AbortedError("the process stood still for longer than its lease"));
     }
     if (registered_) {
@@ -78,7 +78,7 @@ bool SchedulerLink::Pause(absl::Duration pause) {
   while (!stopping_ && absl::Now() < end) {
     changed_.WaitFor(&mutex_, std::min(kTickPause, end - absl::Now()));
     // A stall is noticed here as well; Run acts on it.
-    if (registered_ && !deps_.fence->Tick()) return !stopping_;
+    if (alive_ && !deps_.fence->Tick()) return !stopping_;
   }
   return !stopping_;
 }
@@ -88,7 +88,8 @@ void SchedulerLink::RegisterOnce() {
   request.set_incarnation(incarnation_.value());
   FillHeld(deps_.engine->Snapshot(), request.mutable_held());
   grpc::ClientContext context;
-  SetDeadline(kRegisterTimeout, &context);
+  // While a life goes on, the fence must be ticked more often than once a lease.
+  SetDeadline(alive_ ? lease_ / 2 : kRegisterTimeout, &context);
   v1::RegisterResponse response;
   const absl::Status status =
       rpc::FromGrpcStatus(deps_.stub->Register(&context, request, &response));
@@ -103,19 +104,21 @@ void SchedulerLink::RegisterOnce() {
   lease_ = absl::Seconds(response.lease_seconds());
   deps_.fence->Registered(incarnation_, lease_, response.scheduler_epoch(),
                           base::Epoch(response.admission_epoch()));
-  registered_ = true;
+  registered_ = alive_ = true;
+  if (draining_) AnnounceAgain();
   deps_.logger.Info("registered", {{"incarnation", incarnation_},
                                    {"scheduler_epoch", response.scheduler_epoch()},
                                    {"lease_seconds", lease_}});
-  if (!std::exchange(ever_registered_, true)) deps_.on_registered();
+  deps_.on_registered();
 }
 
 void SchedulerLink::HeartbeatOnce() {
   const EngineSnapshot snapshot = deps_.engine->Snapshot();
+  deps_.on_snapshot(snapshot);
   const StepReport::Batch batch = deps_.report->Peek(kReportItemsMax);
   v1::HeartbeatRequest request;
   *request.mutable_worker() = EncodeIdentity(deps_.fence->identity());
-  request.set_steps(snapshot.steps);
+  request.set_steps(snapshot.progress);
   request.set_idle(snapshot.idle);
   request.set_kv_blocks_free(snapshot.kv_blocks_free);
   FillHeld(snapshot, request.mutable_held());
@@ -153,7 +156,7 @@ void SchedulerLink::LoseLease(const absl::Status& reason) {
   deps_.on_lease_lost();
   deps_.report->Clear();
   incarnation_ = DrawIncarnation();
-  registered_ = false;
+  registered_ = alive_ = false;
 }
 
 absl::Status SchedulerLink::Leave(bool drain, absl::Duration timeout, bool* others_available) {
@@ -169,7 +172,14 @@ absl::Status SchedulerLink::Leave(bool drain, absl::Duration timeout, bool* othe
   return status;
 }
 
+void SchedulerLink::AnnounceAgain() {
+  if (absl::Status status = Leave(/*drain=*/true, lease_ / 2, nullptr); !status.ok()) {
+    deps_.logger.Warning("drain_not_announced", {{"error", status}});
+  }
+}
+
 absl::StatusOr<bool> SchedulerLink::AnnounceDrain(absl::Duration timeout) {
+  draining_ = true;
   bool others_available = false;
   if (absl::Status status = Leave(/*drain=*/true, timeout, &others_available); !status.ok()) {
     return status;

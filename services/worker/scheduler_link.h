@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,8 +31,10 @@ class SchedulerLink {
     log::Logger logger;
     // This life has ended: whatever runs must end, and every stream must close.
     std::function<void()> on_lease_lost;
-    // The first registration succeeded.
+    // A registration succeeded: a first one, or one after a lost lease or a restarted scheduler.
     std::function<void()> on_registered;
+    // What each heartbeat tells; also while the scheduler is away.
+    std::function<void(const EngineSnapshot&)> on_snapshot;
   };
   // `registration` has everything but incarnation and held tickets.
   SchedulerLink(v1::RegisterRequest registration, Deps deps);
@@ -49,6 +52,8 @@ class SchedulerLink {
   void HandleHeartbeatError(const absl::Status& status);
   // Ends this life and draws the next one.
   void LoseLease(const absl::Status& reason);
+  // A scheduler that has restarted does not know that this worker drains.
+  void AnnounceAgain();
   absl::Status Leave(bool drain, absl::Duration timeout, bool* others_available);
   // Waits for the pause between two heartbeats, ticking the fence; false when stopping.
   bool Pause(absl::Duration pause);
@@ -58,7 +63,8 @@ class SchedulerLink {
   Deps deps_;
   base::Incarnation incarnation_;
   bool registered_ = false;
-  bool ever_registered_ = false;
+  bool alive_ = false;  // This life was registered and is not lost; the scheduler may be away.
+  std::atomic<bool> draining_ = false;
   absl::Duration lease_ = absl::Seconds(3);
   absl::Duration backoff_;
 

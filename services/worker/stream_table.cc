@@ -10,10 +10,10 @@ namespace lockstep::worker {
 StreamTable::StreamTable(LeaseFence* fence, StepReport* report, std::string weights_digest)
     : fence_(fence), report_(report), weights_digest_(std::move(weights_digest)) {}
 
-void StreamTable::Bind(base::TicketId ticket, std::weak_ptr<FrameStream> stream) {
+bool StreamTable::Bind(base::TicketId ticket, std::weak_ptr<FrameStream> stream) {
   const FrameStream* key = stream.lock().get();
   base::MutexLock lock(&mutex_);
-  streams_[ticket] = {std::move(stream), key};
+  return streams_.try_emplace(ticket, Entry{std::move(stream), key}).second;
 }
 
 void StreamTable::Unbind(base::TicketId ticket) {

@@ -30,8 +30,9 @@ class StreamTable {
  public:
   StreamTable(LeaseFence* fence, StepReport* report, std::string weights_digest);
 
-  // Before the sequence starts, so that its first result finds its stream.
-  void Bind(base::TicketId ticket, std::weak_ptr<FrameStream> stream);
+  // Before the sequence starts, so that its first result finds its stream. False when the ticket is
+  // bound already.
+  bool Bind(base::TicketId ticket, std::weak_ptr<FrameStream> stream);
   // The start was refused.
   void Unbind(base::TicketId ticket);
   // The stream is gone; returns its tickets, which nobody waits for any longer.

@@ -13,6 +13,7 @@
 #include "services/text/tokenizer.h"
 #include "services/worker/engine/engine_loop.h"
 #include "services/worker/engine/engine_metrics.h"
+#include "services/worker/liveness_watch.h"
 #include "services/worker/model/model_factory.h"
 #include "services/worker/scheduler_link.h"
 #include "services/worker/worker_service.h"
@@ -20,8 +21,12 @@
 namespace lockstep::worker {
 namespace {
 
+// A layer of the largest model takes seconds on a slow CPU; a hung device never comes back.
+constexpr absl::Duration kHangPatience = absl::Seconds(60);
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+// Routers ping after a second of silence.
+constexpr absl::Duration kPingIntervalMin = absl::Milliseconds(500);
 
 // The tokenizer beside the model; null when there is none.
 absl::StatusOr<std::shared_ptr<const text::Tokenizer>> LoadTokenizer(const std::string& model) {
@@ -99,6 +104,7 @@ class WorkerServer::Impl {
   LoadedModel model_;
   std::unique_ptr<LeaseFence> fence_;
   StepReport report_;
+  LivenessWatch liveness_{kHangPatience};  // The scheduler link's thread's own.
   std::unique_ptr<StreamTable> streams_;
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<ControlRunner> control_;
@@ -142,7 +148,9 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
                                                          .streams = streams_.get(),
                                                          .clock = base_->clock()},
                                              control_.get());
-  LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(options_.server.rpc, {service_.get()}));
+  rpc::ServerOptions server = options_.server.rpc;
+  server.ping_interval_min = kPingIntervalMin;
+  LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
   server_->health().SetStarted(true);
   link_ = std::make_unique<SchedulerLink>(
       Registration(),
@@ -155,7 +163,12 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
           .clock = base_->clock(),
           .logger = base_->logger(),
           .on_lease_lost = [this] { EndThisLife(); },
-          .on_registered = [this] { server_->health().SetReady(true); }});
+          .on_registered = [this] { server_->health().SetReady(true); },
+          .on_snapshot =
+              [this](const EngineSnapshot& snapshot) {
+                server_->health().SetLive(
+                    liveness_.Observe(snapshot.progress, snapshot.idle, base_->clock()->Now()));
+              }});
   base_->logger().Info("serving", {{"port", server_->port()}, {"model", model_.facts.name}});
   return absl::OkStatus();
 }
@@ -186,6 +199,7 @@ v1::RegisterRequest WorkerServer::Impl::Registration() const {
 }
 
 void WorkerServer::Impl::EndThisLife() {
+  server_->health().SetReady(false);
   // Every sequence entered the cluster before the end of all epochs.
   engine_->AbortOlderThan(base::Epoch(UINT64_MAX));
   streams_->CloseAll(absl::FailedPreconditionError("the worker lost its lease"));

@@ -173,6 +173,7 @@ void EngineLoop::Impl::RunOnLoop(std::function<void(EngineCore&)> work) {
 EngineSnapshot EngineLoop::Impl::Snapshot() const {
   base::MutexLock lock(&mutex_);
   EngineSnapshot snapshot = last_;
+  snapshot.progress = last_.steps + deps_.executor->progress();
   snapshot.idle = last_.idle && inbox_.empty();
   for (const auto& [ticket, live] : live_) {
     const auto blocks = kv_blocks_.find(ticket);

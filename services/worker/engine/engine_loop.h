@@ -53,6 +53,7 @@ struct EngineSnapshot {
     int64_t kv_blocks = 0;
   };
   uint64_t steps = 0;
+  uint64_t progress = 0;  // Steps, and work done inside the running one: goes up unless hung or idle.
   bool idle = true;
   int64_t kv_blocks_free = 0;  // Cached blocks that can be evicted included.
   std::vector<Held> held;

@@ -55,6 +55,9 @@ class StepExecutor {
   // up its lease and ends. A sequence with bad values gets its own `error`, its neighbours none.
   virtual absl::Status Execute(std::span<const StepSequence> sequences,
                                std::vector<StepSequenceResult>* results) = 0;
+  // Counts work done inside steps, so that a long step can be told from a hung one. Thread-safe;
+  // never goes down.
+  virtual uint64_t progress() const { return 0; }
   virtual int kv_block_count() const = 0;
   virtual int kv_block_tokens() const = 0;
   // Fills a block with NaN; tests use it to show that nothing reads foreign or stale KV.

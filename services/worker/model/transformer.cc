@@ -7,7 +7,7 @@
 
 namespace lockstep::worker {
 
-Transformer::Transformer(const ModelConfig& config, ModelWeights weights,
+Transformer::Transformer(Private, const ModelConfig& config, ModelWeights weights,
                          const TransformerOptions& options, kernels::KernelSet* kernels)
     : config_(config), weights_(std::move(weights)), options_(options), kernels_(kernels) {}
 
@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConf
                                                                  const TransformerOptions& options,
                                                                  kernels::KernelSet* kernels) {
   auto transformer =
-      std::make_unique<Transformer>(Transformer(config, std::move(weights), options, kernels));
+      std::make_unique<Transformer>(Private(), config, std::move(weights), options, kernels);
   LOCKSTEP_RETURN_IF_ERROR(transformer->AllocateActivations());
   LOCKSTEP_ASSIGN_OR_RETURN(transformer->rope_table_, kernels->MakeRopeTable(config.Rope()));
   return transformer;
@@ -73,6 +73,7 @@ void Transformer::Forward(const kernels::StepShape& shape, const kernels::StepIn
   for (int layer = 0; layer < config_.layers; ++layer) {
     Attend(shape, inputs, layer, kv);
     FeedForward(shape.rows, layer);
+    layers_run_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

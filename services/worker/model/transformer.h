@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,12 +24,18 @@ struct TransformerOptions {
 //   transformer->Forward(shape, inputs, kv);
 //   const float* logits = transformer->Logits(rows_on_device, row_count);
 class Transformer {
+  struct Private {};
+
  public:
   // RESOURCE_EXHAUSTED names the buffer that does not fit. Borrows `kernels`.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
                                                              ModelWeights weights,
                                                              const TransformerOptions& options,
                                                              kernels::KernelSet* kernels);
+
+  // For Create.
+  Transformer(Private, const ModelConfig& config, ModelWeights weights,
+              const TransformerOptions& options, kernels::KernelSet* kernels);
 
   // Runs shape.rows tokens through all layers and writes their keys and values to `kv`.
   void Forward(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
@@ -37,6 +44,9 @@ class Transformer {
   // memory. The result lives until the next call.
   const float* Logits(const int32_t* source_rows, int rows);
 
+  // Layers run since creation. Thread-safe.
+  uint64_t layers_run() const { return layers_run_.load(std::memory_order_relaxed); }
+
   const ModelConfig& config() const { return config_; }
   const TransformerOptions& options() const { return options_; }
   const kernels::Buffer& rope_table() const { return rope_table_; }
@@ -44,8 +54,6 @@ class Transformer {
   size_t activation_bytes() const;
 
  private:
-  Transformer(const ModelConfig& config, ModelWeights weights, const TransformerOptions& options,
-              kernels::KernelSet* kernels);
   absl::Status AllocateActivations();
   void Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs, int layer,
               kernels::KvCache* kv);
@@ -57,6 +65,7 @@ class Transformer {
   ModelWeights weights_;
   TransformerOptions options_;
   kernels::KernelSet* kernels_;
+  std::atomic<uint64_t> layers_run_ = 0;
   kernels::Buffer rope_table_;  // [positions, head_dim]
 
   kernels::Buffer residual_;     // [rows_max, hidden]

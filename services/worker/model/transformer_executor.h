@@ -32,6 +32,7 @@ class TransformerExecutor final : public StepExecutor {
 
   absl::Status Execute(std::span<const StepSequence> sequences,
                        std::vector<StepSequenceResult>* results) override;
+  uint64_t progress() const override { return parts_.transformer->layers_run(); }
   int kv_block_count() const override { return parts_.kv->shape().blocks; }
   int kv_block_tokens() const override { return parts_.kv->shape().block_tokens; }
   void PoisonKvBlock(int block) override { parts_.kv->Poison(block); }
