@@ -13,7 +13,8 @@ std::string FingerprintDigest(const v1::ContractFingerprint& fingerprint);
 
 // Proof of one ended sample. Covers, in this order: fingerprint digest, (count, weights digest) of
 // each version run, prompt ids, effective parameters but deadline and seed, sub-seed, output ids,
-// raw and scaled logprob bits; for a score, those of the scored positions. The seed is left out because the sub-seed alone decides the noise.
+// raw and scaled logprob bits; for a score, those of the scored positions. The seed is left out
+// because the sub-seed alone decides the noise.
 v1::Receipt MakeReceipt(const RequestContext& context, const v1::Sample& sample,
                         const std::vector<std::string>& weights_digests);
 

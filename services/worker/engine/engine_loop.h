@@ -53,7 +53,8 @@ struct EngineSnapshot {
     int64_t kv_blocks = 0;
   };
   uint64_t steps = 0;
-  uint64_t progress = 0;  // Steps, and work done inside the running one: goes up unless hung or idle.
+  // Steps, and work done inside the running one: goes up unless the engine hangs or is idle.
+  uint64_t progress = 0;
   bool idle = true;
   int64_t kv_blocks_free = 0;  // Cached blocks that can be evicted included.
   std::vector<Held> held;
