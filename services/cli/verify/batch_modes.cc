@@ -91,16 +91,25 @@ std::vector<Variant> Variants() {
 absl::Status VerifySingle(Subject* subject, const VerifyOptions& options) {
   Proof proof("single", subject);
   LOCKSTEP_RETURN_IF_ERROR(proof.Begin());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, subject->Ids(kShortPrompt));
-  const v1::GenerateRequest request = RequestFor(ids, 16, 7);
-  LOCKSTEP_ASSIGN_OR_RETURN(const size_t prompt,
-                            proof.Expect(absl::StrCat("\"", kShortPrompt, "\", T=1"), request));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> short_ids, subject->Ids(kShortPrompt));
+  // Behind the border of a split, since an order that depends on the batch may show only where
+  // blocks and splits are merged. With its answer it needs one block that it cannot share.
+  const int64_t long_tokens = subject->split_tokens() + subject->block_tokens() + 8;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> long_ids, subject->LongIds(long_tokens, 7));
+  const std::pair<std::string, v1::GenerateRequest> prompts[] = {
+      {absl::StrCat("\"", kShortPrompt, "\", T=1"), RequestFor(short_ids, 16, 7)},
+      {absl::StrCat(long_tokens, " tokens, T=1"), RequestFor(long_ids, 16, 8)}};
+  std::vector<Job> kinds;
+  for (const auto& [label, request] : prompts) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const size_t prompt, proof.Expect(label, request));
+    kinds.push_back({prompt, request});
+  }
   const std::vector<int64_t> sizes = BatchSizes(options.trials);
   for (const int64_t size : sizes) {
     std::vector<Job> jobs;
     for (size_t worker = 0; worker < subject->workers().size(); ++worker) {
       for (int64_t i = 0; i < size; ++i) {
-        jobs.push_back({prompt, request});
+        jobs.push_back(kinds[static_cast<size_t>(i) % kinds.size()]);
         jobs.back().request.set_routing_key(subject->KeyOf(worker));
       }
     }
