@@ -125,18 +125,47 @@ class KillPointsTest : public ::testing::Test {
     EXPECT_TRUE(killed);
     const std::optional<int64_t> moved = MovedAt(log_begin);
     CheckAnswer(quiet, record.sample, moved.has_value());
-    if (moved.has_value()) ++kills_;
+    if (moved.has_value()) {
+      EXPECT_NE(record.sample.usage().worker_id(), worker);
+      ++kills_;
+    }
     gap_max_ = std::max(gap_max_, record.gap_max);
     Revive(worker, life);
     return moved;
   }
 
+  // Kills the worker of `request` when it has computed so many chunks of the prompt.
+  void KillInPrefill(const v1::GenerateRequest& request, const v1::Sample& quiet, double chunks) {
+    const std::vector<std::string> workers = {"worker-0", "worker-1"};
+    std::vector<uint64_t> lives;
+    std::vector<double> before;
+    for (const std::string& worker : workers) {
+      lives.push_back(cluster_->IncarnationOf(worker));
+      before.push_back(cluster_->Metric(worker, kChunks));
+    }
+    const size_t log_begin = cluster_->Log("router").size();
+    ASSERT_TRUE(cluster_->client().FlushCache().ok());
+    const auto batch = client::GenerateBatch::Start(cluster_->client(), {request}, {});
+    size_t victim = 0;
+    ASSERT_TRUE(cli::WaitUntil(
+        [&] {
+          victim = 1 - victim;
+          return cluster_->Metric(workers[victim], kChunks) >= before[victim] + chunks;
+        },
+        absl::Seconds(30), absl::Milliseconds(1)));
+    cluster_->Signal(workers[victim], SIGKILL);
+    const auto answer = batch->Wait()[0];
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    CheckAnswer(quiet, answer->samples(0), true);
+    EXPECT_EQ(answer->samples(0).usage().worker_id(), workers[1 - victim]);
+    EXPECT_EQ(MovedAt(log_begin), 0);
+    ++kills_;
+    Revive(workers[victim], lives[victim]);
+  }
+
   static void CheckAnswer(const v1::Sample& quiet, const v1::Sample& sample, bool moved) {
     EXPECT_EQ(client::FirstDifference(quiet, sample), std::nullopt);
     EXPECT_EQ(sample.usage().resumptions(), moved ? 1 : 0);
-    if (moved) {
-      EXPECT_NE(sample.usage().worker_id(), quiet.usage().worker_id());
-    }
     // Neither worker knew the prompt.
     EXPECT_EQ(sample.usage().cached_tokens(), 0);
   }
@@ -163,25 +192,11 @@ TEST_F(KillPointsTest, DuringThePrefillOfALongPrompt) {
   for (const bool scored : {false, true}) {
     if (scored) request.mutable_logprobs()->set_prompt_from(1);
     const v1::Sample quiet = Quiet(request).sample;
-    const std::string worker = quiet.usage().worker_id();
     // The kill comes inside the chunk after this many.
     for (const double chunks : {1, scored ? 3 : 5, 8}) {
       SCOPED_TRACE(absl::StrCat("kill after ", chunks, " chunks, scored: ", scored));
-      const uint64_t life = cluster_->IncarnationOf(worker);
-      const size_t log_begin = cluster_->Log("router").size();
-      ASSERT_TRUE(cluster_->client().FlushCache().ok());
-      const double before = cluster_->Metric(worker, kChunks);
-      const auto batch = client::GenerateBatch::Start(cluster_->client(), {request}, {});
-      ASSERT_TRUE(
-          cli::WaitUntil([&] { return cluster_->Metric(worker, kChunks) >= before + chunks; },
-                         absl::Seconds(30), absl::Milliseconds(1)));
-      cluster_->Signal(worker, SIGKILL);
-      const auto answer = batch->Wait()[0];
-      ASSERT_TRUE(answer.ok()) << answer.status();
-      CheckAnswer(quiet, answer->samples(0), true);
-      EXPECT_EQ(MovedAt(log_begin), 0);
-      ++kills_;
-      Revive(worker, life);
+      KillInPrefill(request, quiet, chunks);
+      if (HasFatalFailure()) return;
     }
   }
 }
