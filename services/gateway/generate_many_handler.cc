@@ -128,6 +128,7 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
     Item& item = items_[request_id];
     item.generation = *generation;
     item.observer = observer.get();
+    item.order = groups_accepted_++;
     item.done.assign((*generation)->context().request.n, false);
   }
   (*generation)->Subscribe(std::move(observer));
@@ -139,6 +140,10 @@ bool GenerateManyHandler::EnoughLocked(const Item& item) const {
   if (options_.select() != v1::SELECT_ORDER_LOWEST_INDEX) return item.samples_done >= wanted;
   const int64_t n = std::min<int64_t>(wanted, static_cast<int64_t>(item.done.size()));
   return std::all_of(item.done.begin(), item.done.begin() + n, [](bool done) { return done; });
+}
+
+bool GenerateManyHandler::EnoughGroupsLocked() const {
+  return options_.groups_total() > 0 && groups_finished_ >= options_.groups_total();
 }
 
 void GenerateManyHandler::SampleEnded(const std::string& request_id, const v1::Sample& sample) {
@@ -159,8 +164,11 @@ void GenerateManyHandler::ItemFinished(const std::string& request_id) {
     const auto found = items_.find(request_id);
     if (found == items_.end()) return;
     generation = std::move(found->second.generation);
+    // Which groups are kept must not depend on which of them happen to be quick.
+    const bool may_be_kept = options_.select() != v1::SELECT_ORDER_LOWEST_INDEX ||
+                             found->second.order < options_.groups_total();
+    groups_finished_ += may_be_kept;
     items_.erase(found);
-    ++groups_finished_;
   }
   SendAnswer(generation->Response());
 }
@@ -217,8 +225,7 @@ void GenerateManyHandler::Proceed() {
   absl::Status status;
   {
     base::MutexLock lock(&items_mutex_);
-    const bool enough_groups =
-        options_.groups_total() > 0 && groups_finished_ >= options_.groups_total();
+    const bool enough_groups = EnoughGroupsLocked();
     const bool done = half_closed_ || enough_groups;
     finish = (done || draining_) && slots_used_ == 0;
     if (!done && draining_) status = absl::UnavailableError("this gateway is draining");
@@ -251,8 +258,7 @@ void GenerateManyHandler::Tick(absl::Time now, bool draining) {
   bool idle = false;
   {
     base::MutexLock lock(&items_mutex_);
-    const bool enough_groups =
-        options_.groups_total() > 0 && groups_finished_ >= options_.groups_total();
+    const bool enough_groups = EnoughGroupsLocked();
     for (auto& [id, item] : items_) {
       if ((item.enough || enough_groups) && item.generation != nullptr) {
         ending.push_back(item.generation);

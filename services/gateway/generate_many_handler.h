@@ -53,6 +53,7 @@ class GenerateManyHandler final
   struct Item {
     std::shared_ptr<Generation> generation;
     const GenerationObserver* observer = nullptr;
+    int64_t order = 0;         // Among the groups accepted on this stream, from 0.
     int64_t samples_done = 0;  // Ended by themselves.
     std::vector<bool> done;    // One a sample.
     bool enough = false;       // The group may end early.
@@ -81,6 +82,7 @@ class GenerateManyHandler final
   void SendError(const std::string& request_id, const absl::Status& status);
   void Send(v1::GenerateManyResponse message, bool frees_slot);
   bool EnoughLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(items_mutex_);
+  bool EnoughGroupsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(items_mutex_);
   // Reads on when a slot is free, finishes when nothing is left to do.
   void Proceed();
 
@@ -94,6 +96,8 @@ class GenerateManyHandler final
   absl::flat_hash_map<std::string, Item> items_ ABSL_GUARDED_BY(items_mutex_);
   std::deque<Sent> sent_ ABSL_GUARDED_BY(items_mutex_);
   int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
+  int64_t groups_accepted_ ABSL_GUARDED_BY(items_mutex_) = 0;
+  // Of those that `groups_total` may keep.
   int64_t groups_finished_ ABSL_GUARDED_BY(items_mutex_) = 0;
   bool any_message_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(items_mutex_) = false;

@@ -319,6 +319,20 @@ TEST_F(ProtocolTest, StreamEndsAfterItsGroupsAndGivesTheRestAsPartials) {
   }
 }
 
+TEST_F(ProtocolTest, LowestIndexKeepsTheGroupsThatWereSentFirst) {
+  std::vector<v1::GenerateRequest> items = {Request("slow", 300), Request("other", 3000)};
+  for (int i = 0; i < 3; ++i) items.push_back(Request(absl::StrCat("quick-", i), 5));
+  v1::GenerateManyOptions options;
+  options.set_groups_total(1);
+  options.set_select(v1::SELECT_ORDER_LOWEST_INDEX);
+  grpc::Status status;
+  const auto answers = Many(items, options, &status);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(answers.size(), 5u);
+  EXPECT_EQ(answers.at("slow").response().samples(0).finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(answers.at("other").response().samples(0).finish_reason(), v1::FINISH_REASON_PARTIAL);
+}
+
 TEST_F(ProtocolTest, SlotsBoundThePromptsInWorkAndHalfCloseFinishesTheRest) {
   grpc::Status status;
   EXPECT_TRUE(Many({}, {}, &status).empty());
