@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -117,6 +118,14 @@ absl::Status CheckInsertedSpans(const v1::GenerateRequest& request, int64_t prom
     end = span.end();
   }
   return absl::OkStatus();
+}
+
+// A ScoreRequest has at its top level what a GenerateRequest has in `sampling` and `logprobs`, and
+// errors name the field that the client sees.
+absl::Status AtTopLevel(const absl::Status& status) {
+  absl::string_view message = status.message();
+  if (!absl::ConsumePrefix(&message, "sampling.")) absl::ConsumePrefix(&message, "logprobs.");
+  return absl::Status(status.code(), message);
 }
 
 template <typename Ids>
@@ -237,10 +246,11 @@ absl::StatusOr<ValidRequest> RequestValidator::Score(const v1::ScoreRequest& req
   if (request.has_temperature()) {
     out.effective.mutable_sampling()->set_temperature(request.temperature());
   }
-  LOCKSTEP_RETURN_IF_ERROR(ApplySamplingRules("", limits, out.effective.mutable_sampling()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      AtTopLevel(ApplySamplingRules("", limits, out.effective.mutable_sampling())));
   out.effective.mutable_stop()->set_max_new_tokens(0);
   out.effective.mutable_stop()->set_min_new_tokens(0);
-  LOCKSTEP_RETURN_IF_ERROR(ApplyLogprobRules(tokens, limits, logprobs));
+  LOCKSTEP_RETURN_IF_ERROR(AtTopLevel(ApplyLogprobRules(tokens, limits, logprobs)));
   out.routing_key = request.routing_key();
   out.cache_namespace = request.cache_namespace();
   out.disable_prefix_cache = request.disable_prefix_cache();

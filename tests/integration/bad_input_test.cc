@@ -129,6 +129,31 @@ TEST(BadInputTest, EachBadValueIsNamedAndTheNeighbourKeepsItsBits) {
   }
 }
 
+TEST(BadInputTest, ScoreAndDetokenizeNameTheIdToo) {
+  ClusterHarness cluster({.model = "deploy/demo-model", .workers = 1});
+  ASSERT_TRUE(cluster.Start().ok());
+  for (const int64_t id : {int64_t{-1}, int64_t{512}, (int64_t{1} << 32) + 5}) {
+    v1::ScoreRequest ids;
+    for (const int64_t one : {int64_t{16}, int64_t{17}, id}) ids.add_ids(one);
+    v1::ScoreRequest chosen;
+    for (const int64_t one : {16, 17}) chosen.add_ids(one);
+    chosen.add_chosen_ids(id);
+    v1::DetokenizeRequest text;
+    text.add_ids(id);
+    const std::string value = absl::StrCat(id, " is outside [0, 512)");
+    const auto expect_refused = [&](const absl::Status& status, const std::string& field) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+      EXPECT_THAT(std::string(status.message()), ::testing::StartsWith(field + ": " + value));
+    };
+    const auto call = [&](auto method, const auto& request) {
+      return testing::CallNow(cluster.stub(), method, request).status();
+    };
+    expect_refused(call(&testing::RolloutStub::Score, ids), "ids[2]");
+    expect_refused(call(&testing::RolloutStub::Score, chosen), "chosen_ids[0]");
+    expect_refused(call(&testing::RolloutStub::Detokenize, text), "ids[0]");
+  }
+}
+
 TEST(BadInputTest, ExtremeButLegalTemperaturesGiveDefinedResults) {
   ClusterHarness cluster({.model = "deploy/demo-model"});
   ASSERT_TRUE(cluster.Start().ok());
