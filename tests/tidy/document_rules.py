@@ -108,5 +108,27 @@ def metrics_exist(tree):
                     yield Finding(path, number, f"no such metric: {name}")
 
 
+def _tests_of(text):
+    """Suite.Case of every GoogleTest or unittest case in a file."""
+    cases = {f"{suite}.{case}" for suite, case in
+             re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", text)}
+    for suite, body in re.findall(r"(?ms)^class (\w+)\(.*?\):\n(.*?)(?=^\S|\Z)", text):
+        cases |= {f"{suite}.{case}" for case in re.findall(r"def (test_\w+)\(", body)}
+    return cases
+
+
+def behaviours_tested(tree):
+    """A test that tests/behaviours.md names is in the file named before it."""
+    page = "tests/behaviours.md"
+    for number, line in enumerate(tree.lines(page) if page in tree else (), 1):
+        cases = set()
+        for file, case in re.findall(r"`([\w/]+\.(?:cc|py))`|`(\w+Test\.\w+)`", line):
+            if file:
+                path = "tests/" + file
+                cases = _tests_of(tree.text(path)) if path in tree else set()
+            elif case not in cases:
+                yield Finding(page, number, f"no such test there: {case}")
+
+
 RULES = (room_readmes, readme_length, links_resolve, metrics_page_current, config_page_current,
-         metrics_readable, metrics_exist)
+         metrics_readable, metrics_exist, behaviours_tested)

@@ -170,7 +170,7 @@ class RuleTest(PlantedTree):
 
     def test_every_rule_is_planted(self):
         pages = {"metrics-page-current", "config-page-current", "metrics-readable",
-                 "metrics-exist"}
+                 "metrics-exist", "behaviours-tested"}
         self.assertEqual(set(tidy.RULES), set(PLANTS) | pages)
 
     def test_ptx_and_device_atomics_are_seen(self):
@@ -226,6 +226,20 @@ class PagesTest(PlantedTree):
         bad = {"deploy/alerts.yaml": "rate(lockstep_router_closed_total[5m])"}
         self.assertEqual(self.complaints("metrics-exist", PAGES | good), [])
         self.assertEqual(self.complaints("metrics-exist", PAGES | bad), ["deploy/alerts.yaml"])
+
+
+class BehavioursTest(PlantedTree):
+    FILES = {"tests/unit/a_test.cc": "TEST_F(ATest, Holds) {}\nTEST(\n    ATest,\n    Wraps) {}\n",
+             "tests/deploy/b_test.py": "class BTest(unittest.TestCase):\n    def test_b(self):\n"}
+
+    def test_only_tests_that_exist_in_their_file_are_named(self):
+        for row, count in (("`unit/a_test.cc`: `ATest.Holds`, `ATest.Wraps`", 0),
+                           ("`deploy/b_test.py`: `BTest.test_b`", 0),
+                           ("`unit/a_test.cc`: `ATest.Fails`", 1),
+                           ("`deploy/b_test.py`: `ATest.Holds`", 1),
+                           ("`unit/gone_test.cc`: `ATest.Holds`", 1)):
+            files = self.FILES | {"tests/behaviours.md": f"| {row} |"}
+            self.assertEqual(len(self.complaints("behaviours-tested", files)), count, row)
 
 
 class ExceptionsTest(PlantedTree):
