@@ -24,6 +24,7 @@ class AlteringExecutor : public worker::StepExecutor {
     if (status.ok()) AlterResults(results);
     return status;
   }
+  uint64_t progress() const override { return inner_->progress(); }
   int kv_block_count() const override { return inner_->kv_block_count(); }
   int kv_block_tokens() const override { return inner_->kv_block_tokens(); }
   void PoisonKvBlock(int block) override { inner_->PoisonKvBlock(block); }
