@@ -16,7 +16,7 @@ constexpr float kTemperatureMin = 1e-6f;
 constexpr float kTemperatureMax = 1e6f;
 constexpr float kPenaltyMax = 100;
 constexpr int kLogitBiasMax = 1024;
-constexpr float kLogitBiasValueMax = 1e6f;
+constexpr float kLogitBiasValueMax = 1e30f;  // Far from overflow, also after the temperature.
 constexpr int kStopIdsMax = 256;
 constexpr int kStopStringsMax = 32;
 constexpr size_t kStopStringBytesMax = 1024;
@@ -73,7 +73,7 @@ absl::Status CheckLogitBias(const v1::SamplingParams& sampling, int64_t vocabula
     const bool banned = bias.bias() == -std::numeric_limits<float>::infinity();
     if (!banned && !(std::fabs(bias.bias()) <= kLogitBiasValueMax)) {
       return OutOfRange(absl::StrCat(field, ".bias"), bias.bias(),
-                        "{-infinity} and [-1e+06, 1e+06]");
+                        "{-infinity} and [-1e+30, 1e+30]");
     }
   }
   return absl::OkStatus();
