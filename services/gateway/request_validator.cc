@@ -154,7 +154,8 @@ std::string BodyDigest(const google::protobuf::Message& request) {
     coded.SetSerializationDeterministic(true);
     request.SerializeToCodedStream(&coded);
   }
-  return base::Hasher().Bytes(bytes).Finish().ToString();
+  // With the type: two kinds of request can have the same bytes.
+  return base::Hasher().Bytes(request.GetTypeName()).Bytes(bytes).Finish().ToString();
 }
 
 absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateRequest& request,

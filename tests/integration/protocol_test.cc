@@ -148,6 +148,19 @@ TEST_F(ProtocolTest, EqualBodyUnderAnIdAttachesAndAnotherBodyIsRefused) {
   EXPECT_THAT(Message(refused.status()), HasSubstr("retried"));
 }
 
+TEST_F(ProtocolTest, ScoreNeverAttachesToAGenerateWhoseBytesAreTheSame) {
+  v1::GenerateRequest generate;
+  generate.set_request_id("ambiguous");
+  for (const int64_t id : {16, 17}) generate.mutable_prompt_ids()->add_ids(id);
+  generate.mutable_stop()->set_max_new_tokens(1);
+  v1::ScoreRequest score;
+  // Tag and length of the prompt's ids are read as ids, the stop options as an unknown field.
+  ASSERT_TRUE(score.ParseFromString(generate.SerializeAsString()));
+  ASSERT_EQ(score.ids_size(), 4);
+  ASSERT_TRUE(CallNow(stub(), &RolloutStub::Score, score).ok());
+  EXPECT_EQ(Generate(generate).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
 TEST_F(ProtocolTest, StreamAttachesToARunningAnswerFromItsBeginning) {
   const v1::GenerateRequest request = Request("watched", 300);
   GenerateCalls calls(stub());
