@@ -53,7 +53,8 @@ absl::StatusOr<v1::ScoreResponse> ScoreOf(const Generation& generation) {
 }  // namespace
 
 void GenerateHandler::Start() {
-  auto generation = starter_->Generate(request(), scope(), /*credit_tokens=*/-1);
+  auto generation =
+      starter_->Generate(request(), starter_->ScopeToRun(scope()), /*credit_tokens=*/-1);
   if (!generation.ok()) return Respond(generation.status());
   generation_ = *std::move(generation);
   auto observer = std::make_shared<FinishObserver>(
@@ -93,7 +94,8 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
 };
 
 void GenerateStreamHandler::Start() {
-  auto generation = starter_->Generate(request(), scope(), kStreamWindowTokens);
+  auto generation =
+      starter_->Generate(request(), starter_->ScopeToRun(scope()), kStreamWindowTokens);
   if (!generation.ok()) return Finish(generation.status());
   generation_ = *std::move(generation);
   v1::GenerateDelta first;

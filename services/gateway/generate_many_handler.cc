@@ -109,7 +109,7 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
                                      "generate.request_id: \"", request_id,
                                      "\" is empty or in work on this stream already")));
   }
-  rpc::CallScope item_scope = scope();
+  rpc::CallScope item_scope = starter_->ScopeToRun(scope());
   if (request.timeout_seconds() > 0) {
     item_scope.deadline =
         std::min(item_scope.deadline, clock_->Now() + absl::Seconds(request.timeout_seconds()));

@@ -7,6 +7,9 @@
 namespace lockstep::gateway {
 namespace {
 
+// Covers the sweep that ends what is late, every 50 ms, and the way back of an answer.
+constexpr absl::Duration kAnswerMargin = absl::Milliseconds(200);
+
 // The stops as the ledger's own matcher sees them: the same set that the worker is given.
 absl::StatusOr<std::shared_ptr<const text::StopSet>> MakeStops(const ValidRequest& request) {
   const v1::StopOptions& stop = request.effective.stop();
@@ -30,6 +33,11 @@ RequestStarter::RequestStarter(Options options, std::shared_ptr<const text::Toke
       table_(table),
       drain_(drain),
       deps_(std::move(deps)) {}
+
+rpc::CallScope RequestStarter::ScopeToRun(const rpc::CallScope& call) const {
+  const auto scope = rpc::ChildScope(call, deps_.clock->Now(), {.max = kAnswerMargin});
+  return scope.ok() ? *scope : call;
+}
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
     const v1::GenerateRequest& request, const rpc::CallScope& scope, int64_t credit_tokens) const {

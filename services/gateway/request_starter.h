@@ -24,7 +24,11 @@ class RequestStarter {
                  ClusterView* cluster, RequestTable* table, rpc::DrainState* drain,
                  Generation::Deps deps);
 
-  // `credit_tokens` as in Generation::Options. The deadline is the call's, or the default one.
+  // The scope for the run of a request: its deadline comes before the call's, so that what there
+  // is by then still reaches a client that waits.
+  rpc::CallScope ScopeToRun(const rpc::CallScope& call) const;
+
+  // `credit_tokens` as in Generation::Options. The deadline is the scope's, or the default one.
   absl::StatusOr<std::shared_ptr<Generation>> Generate(const v1::GenerateRequest& request,
                                                        const rpc::CallScope& scope,
                                                        int64_t credit_tokens) const;

@@ -68,7 +68,7 @@ class ProtocolTest : public ::testing::Test {
   // Writes all items, half-closes, reads every answer; parts of one answer become one again.
   static std::map<std::string, v1::GenerateManyResponse> Many(
       const std::vector<v1::GenerateRequest>& items, const v1::GenerateManyOptions& options,
-      grpc::Status* status) {
+      grpc::Status* status, int* parts = nullptr) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
     auto stream = stub()->GenerateMany(&context);
@@ -83,7 +83,10 @@ class ProtocolTest : public ::testing::Test {
     stream->WritesDone();
     std::map<std::string, v1::GenerateManyResponse> answers;
     v1::GenerateManyResponse response;
-    while (stream->Read(&response)) answers[response.request_id()].MergeFrom(response);
+    while (stream->Read(&response)) {
+      answers[response.request_id()].MergeFrom(response);
+      if (parts != nullptr) ++*parts;
+    }
     *status = stream->Finish();
     return answers;
   }
@@ -385,6 +388,35 @@ TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsUniqueWithinItsStream) {
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(errors, 2);
   EXPECT_EQ(aborted, 1);
+}
+
+TEST_F(ProtocolTest, LargeAnswersOfAStreamComeInPartsThatMakeTheWhole) {
+  v1::GenerateRequest group = Request("", 300);
+  group.set_n(10);
+  group.mutable_logprobs()->set_top_count(64);
+  const auto whole = Generate(group);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_GT(whole->ByteSizeLong(), size_t{1} << 20);
+  group.set_request_id("in-parts");
+  grpc::Status status;
+  int parts = 0;
+  const auto answers = Many({group}, {}, &status, &parts);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GE(parts, 2);
+  EXPECT_EQ(Bits(answers.at("in-parts").response()), Bits(*whole));
+}
+
+TEST_F(ProtocolTest, DeadlineBringsWhatThereIsBeforeItPasses) {
+  const v1::GenerateRequest request = Request("", 4000);
+  GenerateCalls calls(stub());
+  calls.Start(request, absl::Seconds(1));
+  const auto answer = calls.Wait()[0];
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const v1::Sample& sample = answer->samples(0);
+  EXPECT_EQ(sample.finish_reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_GT(sample.token_ids().size(), 0u);
+  EXPECT_EQ(sample.logprobs().raw().size(), sample.token_ids().size());
+  EXPECT_LE(answer->effective().deadline_seconds(), 1);
 }
 
 TEST_F(ProtocolTest, EstimateTellsWhatFitsAndWhatItTakes) {
