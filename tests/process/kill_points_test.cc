@@ -3,17 +3,20 @@
 // the last token, and at seeded positions. Goal: the answer goes on elsewhere with the bits, the
 // text and the end of the quiet run, soon.
 //
-// Method: the client kills the worker as soon as it has seen the token it waits for. Meanwhile a
-// few more may pass, so the router's log says where the sequence really moved, and a kill that hit
-// another position than meant is made again. The other worker has never seen the prompt.
+// Method: the client kills the worker as soon as it has seen the token it waits for. Long prompts
+// that are prefilled beside it make each step slow by then, so that few more tokens pass meanwhile.
+// The router's log says where the sequence really moved, and a kill that hit another position than
+// meant is made again. The other worker has never seen the prompt.
 #include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -32,6 +35,10 @@ namespace {
 
 constexpr int kTriesMax = 25;
 constexpr int64_t kChunkTokens = 256;
+// How many tokens before the kill the load begins, and how much it is: some twenty chunks.
+constexpr int64_t kLoadTokens = 4;
+constexpr size_t kLoadPrompts = 4;
+constexpr int64_t kLoadPromptTokens = 1500;
 constexpr char kChunks[] = "lockstep_worker_prefill_chunks_total";
 
 class KillPointsTest : public ::testing::Test {
@@ -77,12 +84,14 @@ class KillPointsTest : public ::testing::Test {
     return sample.token_ids().size() / sizeof(uint32_t);
   }
 
-  // Outputs that the router had when it moved a sequence, if it did since its log had `begin`
-  // bytes.
-  static std::optional<int64_t> MovedAt(size_t begin) {
+  // Outputs that the router had when it moved the sequence of a request, if it did since its log
+  // had `begin` bytes.
+  static std::optional<int64_t> MovedAt(size_t begin, const std::string& request_id) {
     const std::string log = cluster_->Log("router");
-    const size_t move = log.find("sequence_moves", begin);
-    if (move == std::string::npos) return std::nullopt;
+    const size_t sequence = log.find(absl::StrCat("sequence=", request_id, "/"), begin);
+    if (sequence == std::string::npos) return std::nullopt;
+    const size_t move = log.rfind("sequence_moves", sequence);
+    if (move == std::string::npos || move < begin) return std::nullopt;
     const size_t field = log.find(" outputs=", move) + 9;
     int64_t outputs = -1;
     EXPECT_TRUE(absl::SimpleAtoi(
@@ -107,23 +116,28 @@ class KillPointsTest : public ::testing::Test {
   }
 
   // Kills when the client has seen `aim` tokens; where the sequence moved.
-  std::optional<int64_t> KillOnce(const v1::GenerateRequest& request, const v1::Sample& quiet,
+  std::optional<int64_t> KillOnce(v1::GenerateRequest request, const v1::Sample& quiet,
                                   int64_t aim) {
+    request.set_request_id(absl::StrCat("kill-", ++requests_));
     SCOPED_TRACE(absl::StrCat("kill after ", aim, " tokens of \"", request.prompt_text(), "\""));
     const std::string worker = quiet.usage().worker_id();
     const uint64_t life = cluster_->IncarnationOf(worker);
     const size_t log_begin = cluster_->Log("router").size();
     EXPECT_TRUE(cluster_->client().FlushCache().ok());
     bool killed = false;
+    std::shared_ptr<client::GenerateBatch> load;
     const StreamRecord record =
         ReadStream(&cluster_->client(), request, [&](size_t tokens, const std::string&) {
-          if (killed || static_cast<int64_t>(tokens) < aim) return;
+          const int64_t seen = static_cast<int64_t>(tokens);
+          if (load == nullptr && seen >= aim - kLoadTokens) load = StartLoad(request);
+          if (killed || seen < aim) return;
           killed = true;
           cluster_->Signal(worker, SIGKILL);
         });
     EXPECT_TRUE(record.status.ok()) << record.status;
     EXPECT_TRUE(killed);
-    const std::optional<int64_t> moved = MovedAt(log_begin);
+    if (load != nullptr) load->Wait();
+    const std::optional<int64_t> moved = MovedAt(log_begin, request.request_id());
     CheckAnswer(quiet, record.sample, moved.has_value());
     if (moved.has_value()) {
       EXPECT_NE(record.sample.usage().worker_id(), worker);
@@ -134,8 +148,21 @@ class KillPointsTest : public ::testing::Test {
     return moved;
   }
 
+  // Prompts for the worker of `request` that take it a while to prefill.
+  static std::shared_ptr<client::GenerateBatch> StartLoad(const v1::GenerateRequest& request) {
+    std::vector<v1::GenerateRequest> prompts(kLoadPrompts);
+    for (v1::GenerateRequest& prompt : prompts) {
+      for (int64_t i = 0; i < kLoadPromptTokens; ++i) prompt.mutable_prompt_ids()->add_ids(i % 97);
+      prompt.mutable_stop()->set_max_new_tokens(1);
+      prompt.set_disable_prefix_cache(true);
+      prompt.set_routing_key(request.routing_key());
+    }
+    return client::GenerateBatch::Start(cluster_->client(), std::move(prompts), {});
+  }
+
   // Kills the worker of `request` when it has computed so many chunks of the prompt.
-  void KillInPrefill(const v1::GenerateRequest& request, const v1::Sample& quiet, double chunks) {
+  void KillInPrefill(v1::GenerateRequest request, const v1::Sample& quiet, double chunks) {
+    request.set_request_id(absl::StrCat("kill-", ++requests_));
     const std::vector<std::string> workers = {"worker-0", "worker-1"};
     std::vector<uint64_t> lives;
     std::vector<double> before;
@@ -158,7 +185,7 @@ class KillPointsTest : public ::testing::Test {
     ASSERT_TRUE(answer.ok()) << answer.status();
     CheckAnswer(quiet, answer->samples(0), true);
     EXPECT_EQ(answer->samples(0).usage().worker_id(), workers[1 - victim]);
-    EXPECT_EQ(MovedAt(log_begin), 0);
+    EXPECT_EQ(MovedAt(log_begin, request.request_id()), 0);
     ++kills_;
     Revive(workers[victim], lives[victim]);
   }
@@ -179,6 +206,7 @@ class KillPointsTest : public ::testing::Test {
   static std::unique_ptr<MemberCluster> cluster_;
   std::mt19937 random_{20240229};
   int kills_ = 0;
+  static inline int requests_ = 0;  // Ids are never used twice in a cluster.
   absl::Duration gap_max_;
 };
 std::unique_ptr<MemberCluster> KillPointsTest::cluster_;

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel_pool.h"
+#include "services/cli/cluster/local_ports.h"
 #include "tests/support/prometheus_text.h"
 
 namespace lockstep::testing {
@@ -26,29 +26,26 @@ std::string MakeDirectory() {
 }  // namespace
 
 ClusterHarness::ClusterHarness(Options options)
-    : options_(std::move(options)),
-      directory_(MakeDirectory()),
-      scheduler_port_(FreePort()),
-      router_port_(FreePort()),
-      gateway_port_(FreePort()),
-      scheduler_metrics_(FreePort()),
-      router_metrics_(FreePort()),
-      gateway_metrics_(FreePort()) {
-  for (int i = 0; i < options_.workers; ++i) {
-    worker_ports_.push_back(FreePort());
-    worker_metrics_.push_back(FreePort());
-  }
+    : options_(std::move(options)), directory_(MakeDirectory()) {
   workers_.resize(options_.workers);
+  const absl::StatusOr<std::vector<int>> ports = cli::FreePorts(6 + 2 * options_.workers);
+  LOCKSTEP_CHECK(ports.ok()) << ports.status();
+  size_t next = 0;
+  for (int* port : {&scheduler_port_, &router_port_, &gateway_port_, &scheduler_metrics_,
+                    &router_metrics_, &gateway_metrics_}) {
+    *port = (*ports)[next++];
+  }
+  for (int i = 0; i < options_.workers; ++i) {
+    worker_ports_.push_back((*ports)[next++]);
+    worker_metrics_.push_back((*ports)[next++]);
+  }
 }
 
 ClusterHarness::~ClusterHarness() {
-  // Together, because each metrics endpoint takes up to two seconds to close.
-  std::vector<std::thread> threads;
-  threads.emplace_back([this] { gateway_.reset(); });
-  threads.emplace_back([this] { router_.reset(); });
-  threads.emplace_back([this] { scheduler_.reset(); });
-  for (auto& worker : workers_) threads.emplace_back([&worker] { worker.reset(); });
-  for (std::thread& thread : threads) thread.join();
+  gateway_.reset();
+  router_.reset();
+  workers_.clear();
+  scheduler_.reset();
   std::filesystem::remove_all(directory_);
 }
 

@@ -1,16 +1,8 @@
 #include "tests/support/prometheus_text.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <vector>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "common/base/check.h"
 #include "httplib.h"
 
 namespace lockstep::testing {
@@ -31,19 +23,6 @@ double SumMetric(const std::string& text, const std::string& name) {
     if (absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) sum += value;
   }
   return sum;
-}
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  LOCKSTEP_CHECK_GE(fd, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  LOCKSTEP_CHECK_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  LOCKSTEP_CHECK_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 }  // namespace lockstep::testing

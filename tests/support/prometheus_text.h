@@ -10,7 +10,4 @@ std::string FetchMetrics(int port);
 // Sum of all samples of the metric `name` (exact name, any labels) in Prometheus' text format.
 double SumMetric(const std::string& text, const std::string& name);
 
-// A port that nobody uses at this moment.
-int FreePort();
-
 }  // namespace lockstep::testing

@@ -7,12 +7,19 @@
 
 #include <cerrno>
 #include <cstring>
+#include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::cli {
 namespace {
+
+// Below Linux's default range of ephemeral ports.
+constexpr int kFreePortMin = 15000;
+constexpr int kFreePortMax = 32000;
+constexpr int kFreePortTriesMax = 10000;
 
 // A socket that holds one port of the loopback as long as it lives.
 class HeldPort {
@@ -22,7 +29,6 @@ class HeldPort {
   HeldPort(HeldPort&& other) noexcept : fd_(other.fd_), port_(other.port_) { other.fd_ = -1; }
   HeldPort& operator=(HeldPort&&) = delete;
 
-  // Port 0 takes a free one.
   absl::Status Hold(int port) {
     // Connections of an earlier process that linger must not look like a listener.
     const int on = 1;
@@ -60,9 +66,17 @@ absl::Status CheckPortsFree(const std::vector<int>& ports) {
 absl::StatusOr<std::vector<int>> FreePorts(int count) {
   std::vector<HeldPort> held;
   std::vector<int> ports;
-  for (int i = 0; i < count; ++i) {
-    LOCKSTEP_RETURN_IF_ERROR(held.emplace_back().Hold(0));
-    ports.push_back(held.back().port());
+  std::random_device device;
+  std::uniform_int_distribution<int> port(kFreePortMin, kFreePortMax);
+  for (int tries = 0; static_cast<int>(ports.size()) < count; ++tries) {
+    if (tries > kFreePortTriesMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no ", count, " free ports in [", kFreePortMin, ", ", kFreePortMax, "]"));
+    }
+    HeldPort candidate;
+    if (!candidate.Hold(port(device)).ok()) continue;
+    ports.push_back(candidate.port());
+    held.push_back(std::move(candidate));
   }
   return ports;
 }
