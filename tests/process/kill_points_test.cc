@@ -33,7 +33,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr int kTriesMax = 25;
+constexpr int kTriesMax = 60;
 constexpr int64_t kChunkTokens = 256;
 // How many tokens before the kill the load begins, and how much it is: some twenty chunks.
 constexpr int64_t kLoadTokens = 4;
