@@ -19,7 +19,6 @@ ModelLimits LimitsFrom(const v1::GetClusterInfoResponse& info, int64_t message_b
   limits.fingerprint_digest = FingerprintDigest(info.fingerprint());
   limits.weight_version = info.weight_version();
   limits.weights_digest = info.weights_digest();
-  limits.admission_epoch = info.admission_epoch();
   return limits;
 }
 

@@ -21,7 +21,6 @@ struct ModelLimits {
   std::string fingerprint_digest;
   int64_t weight_version = 0;
   std::string weights_digest;
-  uint64_t admission_epoch = 0;
 };
 
 }  // namespace lockstep::gateway

@@ -10,12 +10,17 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel_pool.h"
 #include "services/cli/cluster/local_ports.h"
-#include "tests/support/prometheus_text.h"
+#include "services/client/metrics_page.h"
 
 namespace lockstep::testing {
 namespace {
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
+
+double ReadMetric(int port, const std::string& name) {
+  const absl::StatusOr<client::MetricsPage> page = client::MetricsPage::Fetch(Address(port));
+  return page.ok() ? page->Sum(name) : 0;
+}
 
 std::string MakeDirectory() {
   std::string path = std::filesystem::temp_directory_path() / "lockstep-cluster-XXXXXX";
@@ -140,16 +145,16 @@ bool ClusterHarness::WaitUntil(absl::FunctionRef<bool()> condition, absl::Durati
 }
 
 double ClusterHarness::WorkerMetric(int index, const std::string& name) const {
-  return SumMetric(FetchMetrics(worker_metrics_[index]), name);
+  return ReadMetric(worker_metrics_[index], name);
 }
 double ClusterHarness::RouterMetric(const std::string& name) const {
-  return SumMetric(FetchMetrics(router_metrics_), name);
+  return ReadMetric(router_metrics_, name);
 }
 double ClusterHarness::SchedulerMetric(const std::string& name) const {
-  return SumMetric(FetchMetrics(scheduler_metrics_), name);
+  return ReadMetric(scheduler_metrics_, name);
 }
 double ClusterHarness::GatewayMetric(const std::string& name) const {
-  return SumMetric(FetchMetrics(gateway_metrics_), name);
+  return ReadMetric(gateway_metrics_, name);
 }
 
 }  // namespace lockstep::testing
