@@ -25,8 +25,8 @@ void Absorb(const v1::LogprobArrays& arrays, base::Hasher* hasher) {
 // Index of the first element of `size` bytes that differs, also when one array is shorter.
 template <typename T>
 int64_t FirstDifferentIndex(const std::string& a, const std::string& b) {
-  const std::vector<T> x = ReadArray<T>(a);
-  const std::vector<T> y = ReadArray<T>(b);
+  const std::vector<T> x = base::UnpackArray<T>(a);
+  const std::vector<T> y = base::UnpackArray<T>(b);
   const size_t common = std::min(x.size(), y.size());
   for (size_t i = 0; i < common; ++i) {
     if (x[i] != y[i]) return static_cast<int64_t>(i);

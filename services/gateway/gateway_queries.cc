@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/packed_array.h"
 #include "common/base/status_macros.h"
 #include "services/text/incremental_detokenizer.h"
 
@@ -32,7 +33,7 @@ absl::StatusOr<v1::TokenizeResponse> AnswerTokenize(const text::Tokenizer* token
       const std::vector<int32_t> ids,
       tokenizer->Encode(request.text(), {.adds_special_tokens = request.add_special_tokens()}));
   v1::TokenizeResponse response;
-  response.set_ids(std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * 4));
+  response.set_ids(base::PackArray(ids));
   return response;
 }
 

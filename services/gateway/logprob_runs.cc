@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/packed_array.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::gateway {
 namespace {
 
-constexpr int64_t kEntryBytes = 4;
+constexpr int64_t kEntryBytes = base::kPackedNumberBytes;
 
 }  // namespace
 

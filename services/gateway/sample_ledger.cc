@@ -1,23 +1,15 @@
 #include "services/gateway/sample_ledger.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/packed_array.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status_conversion.h"
 #include "services/gateway/receipt.h"
 
 namespace lockstep::gateway {
-namespace {
-
-int32_t IdAt(const std::string& bytes, int64_t index) {
-  int32_t id;
-  std::memcpy(&id, bytes.data() + index * sizeof(id), sizeof(id));
-  return id;
-}
-
-}  // namespace
 
 SampleLedger::SampleLedger(std::shared_ptr<const RequestContext> context, int64_t sample)
     : context_(std::move(context)),
@@ -55,7 +47,7 @@ absl::Status SampleLedger::ApplyPrompt(const v1::SequenceDelta& delta) {
 }
 
 absl::Status SampleLedger::ApplyTokens(const v1::SequenceDelta& delta) {
-  const int64_t count = static_cast<int64_t>(delta.token_ids().size() / sizeof(uint32_t));
+  const int64_t count = base::PackedCount(delta.token_ids());
   if (count == 0) return absl::OkStatus();
   const int64_t first_new = token_count_;
   LOCKSTEP_RETURN_IF_ERROR(AppendArray(delta.token_ids(), "token_ids", delta.token_begin(), count,
@@ -84,7 +76,7 @@ void SampleLedger::AddVersion(const v1::SequenceDelta& delta, int64_t added) {
 void SampleLedger::FeedText(int64_t first_new_token) {
   if (assembler_ == nullptr) return;
   for (int64_t i = first_new_token; i < token_count_; ++i) {
-    assembler_->Feed(IdAt(sample_.token_ids(), i), sample_.mutable_text());
+    assembler_->Feed(base::PackedAt<int32_t>(sample_.token_ids(), i), sample_.mutable_text());
   }
 }
 
@@ -157,7 +149,7 @@ v1::SequenceSpec SampleLedger::Spec() const {
   spec.mutable_prompt_ids()->Add(request.prompt_ids.begin(), request.prompt_ids.end());
   const int64_t given = static_cast<int64_t>(request.generated_ids.size());
   for (int64_t i = 0; i < std::max(given, token_count_); ++i) {
-    spec.add_generated_ids(i < token_count_ ? IdAt(sample_.token_ids(), i)
+    spec.add_generated_ids(i < token_count_ ? base::PackedAt<int32_t>(sample_.token_ids(), i)
                                             : request.generated_ids[i]);
   }
   *spec.mutable_parameters() = request.effective;
@@ -186,7 +178,7 @@ v1::GenerateDelta SampleLedger::Since(int64_t token_begin, int64_t prompt_begin,
   delta.set_index(sample_.index());
   delta.set_token_begin(token_begin);
   if (token_begin < token_count_) {
-    delta.set_token_ids(sample_.token_ids().substr(token_begin * sizeof(uint32_t)));
+    delta.set_token_ids(sample_.token_ids().substr(token_begin * base::kPackedNumberBytes));
     *delta.mutable_logprobs() =
         SliceLogprobs(sample_.logprobs(), widths_, token_begin, token_count_);
     int64_t at = 0;

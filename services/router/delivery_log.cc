@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/packed_array.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::router {
 namespace {
-
-constexpr size_t kNumberBytes = 4;
 
 using ArrayRefs = std::array<std::string*, 6>;
 
@@ -26,12 +24,13 @@ ArrayRefs Arrays(LogprobBytes* bytes) {
 absl::Status CheckShape(LogprobBytes* bytes, int64_t count) {
   for (const std::string* array : Arrays(bytes)) {
     if (array->empty()) continue;
-    if (count == 0 || array->size() % (static_cast<size_t>(count) * kNumberBytes) != 0) {
+    if (count == 0 ||
+        array->size() % (static_cast<size_t>(count) * base::kPackedNumberBytes) != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("array of ", array->size(), " bytes for ", count, " positions"));
     }
   }
-  const size_t row = static_cast<size_t>(count) * kNumberBytes;
+  const size_t row = static_cast<size_t>(count) * base::kPackedNumberBytes;
   for (const std::string* array : {&bytes->raw, &bytes->scaled, &bytes->entropy}) {
     if (!array->empty() && array->size() != row) {
       return absl::InvalidArgumentError(
@@ -62,12 +61,6 @@ void CutFront(LogprobBytes* bytes, int64_t count, int64_t cut) {
   }
 }
 
-uint32_t IdAt(const std::string& ids, int64_t index) {
-  uint32_t id;
-  std::memcpy(&id, ids.data() + static_cast<size_t>(index) * kNumberBytes, kNumberBytes);
-  return id;
-}
-
 absl::Status Differs(const char* what, int64_t position) {
   return absl::DataLossError(
       absl::StrCat(what, " position ", position, " came again with other bits"));
@@ -84,11 +77,11 @@ DeliveryLog::DeliveryLog(const SequenceSpec& spec)
       next_prompt_(spec.deliver_prompt_from) {}
 
 absl::StatusOr<DeliveryLog::Accepted> DeliveryLog::Accept(SequenceDelta* delta) {
-  if (delta->token_ids.size() % kNumberBytes != 0) {
+  if (delta->token_ids.size() % base::kPackedNumberBytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("token_ids of ", delta->token_ids.size(), " bytes"));
   }
-  const int64_t count = static_cast<int64_t>(delta->token_ids.size() / kNumberBytes);
+  const int64_t count = base::PackedCount(delta->token_ids);
   if (delta->token_begin < 0 || delta->prompt_begin < 0 || delta->prompt_count < 0) {
     return absl::InvalidArgumentError("negative position");
   }
@@ -124,7 +117,7 @@ absl::Status DeliveryLog::CompareOutputs(SequenceDelta* delta, int64_t count) co
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = delta->token_begin + i;
     if (position >= static_cast<int64_t>(output_ids_.size())) break;
-    const uint32_t id = IdAt(delta->token_ids, i);
+    const uint32_t id = base::PackedAt<uint32_t>(delta->token_ids, i);
     if (id != output_ids_[static_cast<size_t>(position)]) return Differs("output", position);
     if (position < output_begin_ || position >= next_output_) continue;
     const uint32_t digest = PositionDigest(arrays, count, i, id);
@@ -152,13 +145,13 @@ absl::Status DeliveryLog::ComparePrompt(SequenceDelta* delta) const {
 void DeliveryLog::TakeOutputs(SequenceDelta* delta, int64_t count, int64_t cut) {
   if (cut > 0) {
     CutFront(&delta->logprobs, count, cut);
-    delta->token_ids.erase(0, static_cast<size_t>(cut) * kNumberBytes);
+    delta->token_ids.erase(0, static_cast<size_t>(cut) * base::kPackedNumberBytes);
     delta->token_begin += cut;
   }
   const int64_t taken = count - cut;
   const ArrayRefs arrays = Arrays(&delta->logprobs);
   for (int64_t i = 0; i < taken; ++i) {
-    const uint32_t id = IdAt(delta->token_ids, i);
+    const uint32_t id = base::PackedAt<uint32_t>(delta->token_ids, i);
     output_digests_.push_back(PositionDigest(arrays, taken, i, id));
     if (next_output_ == static_cast<int64_t>(output_ids_.size())) output_ids_.push_back(id);
     ++next_output_;

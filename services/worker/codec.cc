@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/packed_array.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status_conversion.h"
 
@@ -58,20 +59,13 @@ void DecodeLogprobs(const v1::LogprobOptions& message, SequenceParameters* out) 
   out->prompt_details = message.prompt_details();
 }
 
-// Little-endian bytes of an array; x86-64 and arm64 store it so already.
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  static_assert(sizeof(T) == 4);
-  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
-
 void EncodeLogprobs(const LogprobBlock& block, v1::LogprobArrays* out) {
-  out->set_raw(Bytes(block.raw));
-  out->set_scaled(Bytes(block.scaled));
-  out->set_entropy(Bytes(block.entropy));
-  out->set_top_ids(Bytes(block.top_ids));
-  out->set_top_logprobs(Bytes(block.top_logprobs));
-  out->set_chosen_logprobs(Bytes(block.chosen_logprobs));
+  out->set_raw(base::PackArray(block.raw));
+  out->set_scaled(base::PackArray(block.scaled));
+  out->set_entropy(base::PackArray(block.entropy));
+  out->set_top_ids(base::PackArray(block.top_ids));
+  out->set_top_logprobs(base::PackArray(block.top_logprobs));
+  out->set_chosen_logprobs(base::PackArray(block.chosen_logprobs));
 }
 
 v1::FinishReason EncodeReason(EndReason reason) {
@@ -163,7 +157,7 @@ v1::SequenceDelta EncodeOutput(const SequenceOutput& output, const std::string& 
   delta.set_handle(output.ticket.value());
   delta.set_token_begin(output.token_begin);
   if (!output.ids.empty()) {
-    delta.set_token_ids(Bytes(output.ids));
+    delta.set_token_ids(base::PackArray(output.ids));
     EncodeLogprobs(output.logprobs, delta.mutable_logprobs());
   }
   if (output.prompt_count > 0) {

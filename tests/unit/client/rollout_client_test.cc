@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/base/packed_array.h"
 #include "common/rpc/server.h"
 #include "gtest/gtest.h"
 #include "services/client/arrays.h"
@@ -11,10 +12,6 @@
 
 namespace lockstep::client {
 namespace {
-
-std::string IdBytes(const std::vector<uint32_t>& ids) {
-  return std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(uint32_t));
-}
 
 // A gateway that gives up every sample after two more tokens until it has six: token i of a sample
 // is 100 + i. Asked for prompt 13 it is out of luck.
@@ -32,7 +29,7 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
       reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too busy"});
       return reactor;
     }
-    response->set_prompt_ids(IdBytes({7, 8}));
+    response->set_prompt_ids(base::PackArray<uint32_t>({7, 8}));
     for (int64_t i = 0; i < (request->has_n() ? request->n() : 1); ++i) {
       v1::Sample* sample = response->add_samples();
       sample->set_index(request->first_sample_index() + i);
@@ -41,7 +38,7 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
       while (static_cast<int>(ids.size()) < request->generated_ids_size() + 2) {
         ids.push_back(100 + static_cast<uint32_t>(ids.size()));
       }
-      sample->set_token_ids(IdBytes(ids));
+      sample->set_token_ids(base::PackArray(ids));
       sample->set_finish_reason(ids.size() < 6 ? v1::FINISH_REASON_PARTIAL
                                                : v1::FINISH_REASON_LENGTH);
       if (request->logprobs().has_prompt_from()) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "common/base/packed_array.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,16 +12,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
-
 v1::Sample MakeSample() {
   v1::Sample sample;
-  sample.set_token_ids(Bytes<uint32_t>({5, 6, 7}));
-  sample.mutable_logprobs()->set_raw(Bytes<float>({-0.5f, -0.25f, 0.0f}));
-  sample.mutable_logprobs()->set_scaled(Bytes<float>({-1.0f, -0.5f, 0.0f}));
+  sample.set_token_ids(base::PackArray<uint32_t>({5, 6, 7}));
+  sample.mutable_logprobs()->set_raw(base::PackArray<float>({-0.5f, -0.25f, 0.0f}));
+  sample.mutable_logprobs()->set_scaled(base::PackArray<float>({-1.0f, -0.5f, 0.0f}));
   sample.set_text("abc");
   sample.set_finish_reason(v1::FINISH_REASON_LENGTH);
   return sample;
@@ -29,19 +25,19 @@ v1::Sample MakeSample() {
 TEST(SampleBitsTest, EveryPromisedFieldChangesTheBits) {
   const std::function<void(v1::Sample*)> changes[] = {
       [](auto* s) {
-        s->set_token_ids(Bytes<uint32_t>({5, 6, 8}));
+        s->set_token_ids(base::PackArray<uint32_t>({5, 6, 8}));
       },
       [](auto* s) {
-        s->mutable_logprobs()->set_raw(Bytes<float>({-0.5f, -0.25f, -0.0f}));
+        s->mutable_logprobs()->set_raw(base::PackArray<float>({-0.5f, -0.25f, -0.0f}));
       },
       [](auto* s) {
-        s->mutable_logprobs()->set_scaled(Bytes<float>({-1.0f, -0.5f, 1e-38f}));
+        s->mutable_logprobs()->set_scaled(base::PackArray<float>({-1.0f, -0.5f, 1e-38f}));
       },
-      [](auto* s) { s->mutable_logprobs()->set_entropy(Bytes<float>({1})); },
-      [](auto* s) { s->mutable_logprobs()->set_top_ids(Bytes<uint32_t>({1})); },
-      [](auto* s) { s->mutable_logprobs()->set_top_logprobs(Bytes<float>({1})); },
-      [](auto* s) { s->mutable_logprobs()->set_chosen_logprobs(Bytes<float>({1})); },
-      [](auto* s) { s->mutable_prompt_logprobs()->set_raw(Bytes<float>({1})); },
+      [](auto* s) { s->mutable_logprobs()->set_entropy(base::PackArray<float>({1})); },
+      [](auto* s) { s->mutable_logprobs()->set_top_ids(base::PackArray<uint32_t>({1})); },
+      [](auto* s) { s->mutable_logprobs()->set_top_logprobs(base::PackArray<float>({1})); },
+      [](auto* s) { s->mutable_logprobs()->set_chosen_logprobs(base::PackArray<float>({1})); },
+      [](auto* s) { s->mutable_prompt_logprobs()->set_raw(base::PackArray<float>({1})); },
       [](auto* s) { s->set_text("abd"); },
       [](auto* s) { s->set_text_tail_bytes("\xf0"); },
       [](auto* s) { s->set_finish_reason(v1::FINISH_REASON_STOP); },
@@ -67,14 +63,14 @@ TEST(SampleBitsTest, WhatHonestRunsDifferInDoesNotCount) {
 
 TEST(SampleBitsTest, NamesTheFirstDifferentPositionWithBits) {
   v1::Sample actual = MakeSample();
-  actual.mutable_logprobs()->set_raw(Bytes<float>({-0.5f, -0.25f, -0.0f}));
+  actual.mutable_logprobs()->set_raw(base::PackArray<float>({-0.5f, -0.25f, -0.0f}));
   EXPECT_THAT(FirstDifference(MakeSample(), actual).value(),
               HasSubstr("position 2: 0 (00000000) and -0 (80000000)"));
 }
 
 TEST(SampleBitsTest, AShorterAnswerDiffersWhereItEnds) {
   v1::Sample actual = MakeSample();
-  actual.set_token_ids(Bytes<uint32_t>({5, 6}));
+  actual.set_token_ids(base::PackArray<uint32_t>({5, 6}));
   EXPECT_THAT(FirstDifference(MakeSample(), actual).value(),
               HasSubstr("ids differ at position 2: 7 and nothing"));
 }

@@ -7,13 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/packed_array.h"
+
 namespace lockstep::gateway {
 namespace {
-
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
 
 std::shared_ptr<RequestContext> Context() {
   auto limits = std::make_shared<ModelLimits>();
@@ -32,9 +29,9 @@ std::shared_ptr<RequestContext> Context() {
 v1::SequenceDelta Tokens(int64_t begin, const std::vector<int32_t>& ids, float logprob = -1) {
   v1::SequenceDelta delta;
   delta.set_token_begin(begin);
-  delta.set_token_ids(Bytes(ids));
-  delta.mutable_logprobs()->set_raw(Bytes(std::vector<float>(ids.size(), logprob)));
-  delta.mutable_logprobs()->set_scaled(Bytes(std::vector<float>(ids.size(), logprob)));
+  delta.set_token_ids(base::PackArray(ids));
+  delta.mutable_logprobs()->set_raw(base::PackArray(std::vector<float>(ids.size(), logprob)));
+  delta.mutable_logprobs()->set_scaled(base::PackArray(std::vector<float>(ids.size(), logprob)));
   delta.set_weight_version(1);
   delta.set_weights_digest("w1");
   return delta;
@@ -46,7 +43,7 @@ TEST(SampleLedgerTest, KeepsWhatOverlapsOnceWhenTheBitsAgree) {
   ASSERT_TRUE(ledger.Apply(Tokens(1, {2, 3, 4})).ok());
   ASSERT_TRUE(ledger.Apply(Tokens(0, {1})).ok());
   EXPECT_EQ(ledger.token_count(), 4);
-  EXPECT_EQ(ledger.sample().token_ids(), Bytes(std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(ledger.sample().token_ids(), base::PackArray(std::vector<int32_t>{1, 2, 3, 4}));
   ASSERT_EQ(ledger.sample().weight_versions_size(), 1);
   EXPECT_EQ(ledger.sample().weight_versions(0).count(), 4);
 }

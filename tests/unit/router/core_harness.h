@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/hash.h"
+#include "common/base/packed_array.h"
 #include "common/metrics/registry.h"
 #include "services/router/prefix_affine_policy.h"
 #include "services/router/router_core.h"
@@ -27,16 +27,10 @@ inline WorkerState State(const std::string& id, uint64_t incarnation = 1) {
 }
 
 // Any stable bits: the logprob of the token at a position.
-inline std::string PackIds(const std::vector<uint32_t>& ids) {
-  std::string bytes(ids.size() * 4, '\0');
-  if (!ids.empty()) std::memcpy(bytes.data(), ids.data(), bytes.size());
-  return bytes;
-}
+inline std::string PackIds(const std::vector<uint32_t>& ids) { return base::PackArray(ids); }
 
 inline std::vector<uint32_t> UnpackIds(const std::string& bytes) {
-  std::vector<uint32_t> ids(bytes.size() / 4);
-  if (!ids.empty()) std::memcpy(ids.data(), bytes.data(), bytes.size());
-  return ids;
+  return base::UnpackArray<uint32_t>(bytes);
 }
 
 inline SequenceDelta MakeDelta(base::TicketId ticket, int64_t begin,
