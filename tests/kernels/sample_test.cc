@@ -293,10 +293,10 @@ TEST(TopPThresholdTest, IsTheExactCeilingOfTheProduct) {
 }
 
 // Draws of `rows` at once, `repeats` times, from given probabilities.
-TEST(SampleDistributionTest, ThreeMillionDrawsFollowTheProbabilities) {
+TEST(SampleDistributionTest, TenMillionDrawsFollowTheProbabilities) {
   constexpr int kVocabulary = 16;
   constexpr int kRows = 1000;
-  constexpr int kRounds = 3000;
+  constexpr int kRounds = 10000;
   const auto kernels = cpu::CreateCpuKernelSet({.threads = 2}).value();
   std::vector<float> logits;
   double probability[kVocabulary];
