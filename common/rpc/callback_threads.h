@@ -6,6 +6,10 @@ namespace lockstep::rpc {
 // last channel and server are gone. The last channel often goes inside a callback, with the call
 // that held it; the thread would then join itself and go on with freed memory. Called before the
 // first channel or server is made; later calls do nothing.
+//
+// Also keeps Abseil from recording in which order gRPC takes its locks. Debian builds Abseil with
+// assertions, and so with a deadlock detector: a graph of all locks that grows with the calls
+// served, behind one lock of the whole process, and an abort where it believes to see a cycle.
 void HoldCallbackThreads();
 
 }  // namespace lockstep::rpc
