@@ -26,7 +26,7 @@ struct GatewayMetrics {
                  "Calls that attached to a running or kept answer of the same request id."),
         samples_open(registry, "lockstep_gateway_samples_open", "Samples in work now."),
         kept_bytes(registry, "lockstep_gateway_kept_result_bytes",
-                   "Bytes of finished answers kept for a retry."),
+                   "Memory of finished answers kept for a retry, bytes."),
         routers_connected(registry, "lockstep_gateway_routers_connected",
                           "Routers with an open stream."),
         request_seconds(registry, "lockstep_gateway_request_seconds",

@@ -6,6 +6,16 @@
 #include "absl/strings/str_cat.h"
 
 namespace lockstep::gateway {
+namespace {
+
+// Of a request: its entry in a table, its compiled stops, the allocator's own.
+constexpr size_t kUncountedBytes = 768;
+// Of a sample: seed, credit, digests of weights.
+constexpr size_t kUncountedSampleBytes = 128;
+// Copies of the id: here, as trace, and in a table.
+constexpr size_t kNamesOfRequest = 4;
+
+}  // namespace
 
 // One sample on its way: the routes' view of a generation. Keeps the generation alive until its
 // sequence has ended.
@@ -222,13 +232,16 @@ int64_t Generation::completed_sample_count() const {
   return completed_count_;
 }
 
-int64_t Generation::answer_bytes() const {
+int64_t Generation::memory_bytes() const {
+  const ValidRequest& request = context_->request;
+  size_t bytes = sizeof(Generation) + sizeof(RequestContext) + kUncountedBytes;
+  bytes += request.effective.SpaceUsedLong() + kNamesOfRequest * request.request_id.capacity();
+  bytes += (request.prompt_ids.capacity() + request.generated_ids.capacity()) * sizeof(int32_t);
   base::MutexLock lock(&mutex_);
-  int64_t bytes = 0;
   for (const SampleLedger& ledger : ledgers_) {
-    bytes += static_cast<int64_t>(ledger.sample().ByteSizeLong());
+    bytes += sizeof(SampleLedger) + kUncountedSampleBytes + ledger.sample().SpaceUsedLong();
   }
-  return bytes;
+  return static_cast<int64_t>(bytes);
 }
 
 void Generation::EndSampleEarly(int64_t sample, v1::FinishReason reason) {

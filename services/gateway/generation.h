@@ -75,8 +75,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const RequestContext& context() const { return *context_; }
   // Everything but samples.
   v1::GenerateResponse Header() const;
-  // Size of the samples.
-  int64_t answer_bytes() const;
+  // What keeping it costs in memory, about: a short answer is the smallest part of its request.
+  int64_t memory_bytes() const;
   // The whole answer, once finished.
   v1::GenerateResponse Response() const;
 

@@ -89,7 +89,7 @@ void RequestTable::KeepFinishedLocked(const std::string& request_id, absl::Time 
     return;
   }
   entry.finished = now;
-  entry.bytes = entry.generation->answer_bytes();
+  entry.bytes = entry.generation->memory_bytes();
   kept_bytes_ += entry.bytes;
   finished_order_.push_back(request_id);
 }

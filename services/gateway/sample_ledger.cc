@@ -130,6 +130,7 @@ void SampleLedger::FinishText() {
   if (assembler_ != nullptr) {
     assembler_->Finish(sample_.mutable_text());
     sample_.set_text_tail_bytes(std::string(assembler_->text_tail_bytes()));
+    assembler_.reset();  // The sample may be kept for a retry; no token follows.
   }
   v1::Usage* usage = sample_.mutable_usage();
   usage->set_prompt_tokens(static_cast<int64_t>(context_->request.prompt_ids.size()));

@@ -65,8 +65,8 @@ class SampleLedger {
   const LogprobWidths widths_;
   const LogprobWidths prompt_widths_;
   v1::Sample sample_;
-  std::unique_ptr<text::TextAssembler> assembler_;
-  std::vector<std::string> weights_digests_;  // Parallel to sample_.weight_versions().
+  std::unique_ptr<text::TextAssembler> assembler_;  // Until the sample ends; null without text.
+  std::vector<std::string> weights_digests_;        // Parallel to sample_.weight_versions().
   int64_t token_count_ = 0;
   int64_t prompt_count_ = 0;
   int64_t resumptions_ = 0;

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/log/sink.h"
 #include "services/gateway/request_table.h"
+#include "tests/support/live_bytes.h"
 
 namespace lockstep::gateway {
 namespace {
@@ -54,11 +57,12 @@ v1::SequenceDelta Token(int64_t begin, int32_t id, bool last) {
 
 class GenerationTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Generation> Make(int64_t n, int64_t credit = -1, bool minted = false) {
+  std::shared_ptr<Generation> Make(int64_t n, int64_t credit = -1, bool minted = false,
+                                   const std::string& id = "r") {
     auto context = std::make_shared<RequestContext>();
     auto limits = std::make_shared<ModelLimits>();
     context->limits = limits;
-    context->request.request_id = "r";
+    context->request.request_id = id;
     context->request.request_id_minted = minted;
     context->request.prompt_ids = {1};
     context->request.n = n;
@@ -173,6 +177,32 @@ TEST_F(GenerationTest, TableAttachesEqualBodiesAndRefusesOthers) {
   clock_.Advance(absl::Seconds(11));
   table.Sweep();
   EXPECT_EQ(table.Find("r"), nullptr);
+}
+
+TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
+  constexpr int64_t kBytesMax = 2 << 20;
+  RequestTable table({.result_ttl = absl::Seconds(1000),
+                      .orphan_grace = absl::Seconds(5),
+                      .result_bytes_max = kBytesMax,
+                      .sequences_max = 10},
+                     &clock_, &metrics_);
+  const int64_t before = testing::LiveBytes();
+  int64_t held_max = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string id = absl::StrCat("request with a name ", i);
+    const auto found = table.FindOrMake(id, "body", 1, [&] { return Make(1, -1, false, id); });
+    found->generation->Start();
+    routes_.opened[0].sequence->OnDelta(Token(0, 5, true));
+    routes_.opened.clear();
+    table.Sweep();
+    held_max = std::max(held_max, testing::LiveBytes() - before);
+  }
+  EXPECT_LE(metrics_.kept_bytes.value(), static_cast<double>(kBytesMax));
+  EXPECT_GT(metrics_.kept_bytes.value(), 0.9 * kBytesMax);
+  EXPECT_LT(held_max, kBytesMax);
+  EXPECT_GT(held_max, kBytesMax / 3);
+  EXPECT_NE(table.Find("request with a name 4999"), nullptr);
+  EXPECT_EQ(table.Find("request with a name 0"), nullptr);
 }
 
 TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
