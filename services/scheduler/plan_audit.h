@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "services/scheduler/chunk_plan.h"
@@ -52,7 +52,9 @@ class PlanAudit {
   absl::Status CheckAgainstPlan(const WorkerName& worker, const Cut& cut) const;
 
   const absl::Duration retention_;
-  absl::flat_hash_map<base::TicketId, Entry> plans_;
+  // A tree and not a hash table: most of what is here has retired, so its size follows the rate of
+  // requests, and a tree gives memory back when that falls.
+  absl::btree_map<base::TicketId, Entry> plans_;
   std::deque<std::pair<absl::Time, base::TicketId>> retired_;  // Ascending by time.
   int64_t violation_count_ = 0;
   int64_t cut_count_ = 0;

@@ -1,6 +1,7 @@
 #include "services/scheduler/plan_audit.h"
 
 #include "gtest/gtest.h"
+#include "tests/support/live_bytes.h"
 #include "tests/unit/scheduler/scheduler_fixture.h"
 
 namespace lockstep::scheduler {
@@ -53,7 +54,7 @@ TEST(CheckCutTest, UntoldLengthAllowsItsWholeRange) {
   EXPECT_FALSE(CheckCut(kBounds, CutAt(4096, 5999, 0)).ok());
 }
 
-class PlanAuditTest : public testing::Test {
+class PlanAuditTest : public ::testing::Test {
  protected:
   absl::Time At(double seconds) const { return absl::UnixEpoch() + absl::Seconds(seconds); }
   PlanAudit audit_{absl::Seconds(10)};
@@ -87,6 +88,17 @@ TEST_F(PlanAuditTest, RevivedTicketKeepsItsPlan) {
   audit_.Expire(At(20));
   EXPECT_FALSE(audit_.Check(worker_, CutAt(0, 64)).ok());
   EXPECT_TRUE(audit_.Check(worker_, CutAt(0, 2048)).ok());
+}
+
+TEST_F(PlanAuditTest, ForgottenPlansGiveTheirMemoryBack) {
+  const int64_t before = testing::LiveBytes();
+  constexpr uint64_t kTickets = 20000;
+  for (uint64_t i = 1; i <= kTickets; ++i) {
+    audit_.Add(TicketId(i), worker_, kBounds);
+    audit_.Retire(TicketId(i), At(0));
+  }
+  audit_.Expire(At(10));
+  EXPECT_LT(testing::LiveBytes() - before, 64 << 10);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ inline WorkerRegistration RegistrationOf(const std::string& id, uint64_t incarna
 
 inline const RouterStream kStream{1};
 
-class SchedulerCoreTest : public testing::Test {
+class SchedulerCoreTest : public ::testing::Test {
  protected:
   SchedulerCoreTest() { Restart(); }
 
