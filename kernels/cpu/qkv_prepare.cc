@@ -4,6 +4,7 @@
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_kv_cache.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/qkv_prepare.cc"
@@ -83,12 +84,11 @@ void QkvPrepare(OpContext& context, const QkvPrepareArgs& args) {
   LOCKSTEP_CHECK(args.head_dim % 2 == 0 && kv.shape().head_dim == args.head_dim &&
                  kv.shape().kv_heads == args.kv_heads && args.layer < kv.shape().layers)
       << "heads of " << args.head_dim << " do not fit the KV cache";
-  constexpr int64_t kElementsPerThread = 1 << 13;
   const int64_t width = int64_t{args.q_heads + 2 * args.kv_heads} * args.head_dim;
-  context.pool.ParallelFor(args.shape.rows, 1 + kElementsPerThread / width,
-                           [&](int64_t begin, int64_t end, int) {
-                             HWY_DYNAMIC_DISPATCH(PrepareRows)(args, kv, begin, end);
-                           });
+  const RowParts parts = {.rows = args.shape.rows, .width = width, .elements_per_thread = 1 << 13};
+  ForRowParts(context.pool, parts, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(PrepareRows)(args, kv, begin, end);
+  });
 }
 
 }  // namespace lockstep::kernels::cpu

@@ -1,6 +1,7 @@
 // RMSNorm. x, y: [rows, width] fp32. Order of the sum of squares: T over the width.
 // Placement-invariant.
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rms_norm.cc"
@@ -32,11 +33,10 @@ namespace lockstep::kernels::cpu {
 HWY_EXPORT(NormalizeRows);
 
 void RmsNorm(OpContext& context, const RmsNormArgs& args) {
-  constexpr int64_t kElementsPerThread = 1 << 14;
-  context.pool.ParallelFor(args.rows, 1 + kElementsPerThread / args.width,
-                           [&](int64_t begin, int64_t end, int) {
-                             HWY_DYNAMIC_DISPATCH(NormalizeRows)(args, begin, end);
-                           });
+  const RowParts parts = {.rows = args.rows, .width = args.width, .elements_per_thread = 1 << 14};
+  ForRowParts(context.pool, parts, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(NormalizeRows)(args, begin, end);
+  });
 }
 
 }  // namespace lockstep::kernels::cpu

@@ -1,6 +1,7 @@
 // SwiGLU. gate_up: [rows, 2 * width] fp32, y: [rows, width]. y = silu(g) * u with
 // silu(g) = g / (1 + exp(-g)), every operation rounded; no reduction. Placement-invariant.
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/swiglu.cc"
@@ -39,11 +40,10 @@ namespace lockstep::kernels::cpu {
 HWY_EXPORT(SwiGluRows);
 
 void SwiGlu(OpContext& context, const SwiGluArgs& args) {
-  constexpr int64_t kElementsPerThread = 1 << 12;
-  context.pool.ParallelFor(args.rows, 1 + kElementsPerThread / args.width,
-                           [&](int64_t begin, int64_t end, int) {
-                             HWY_DYNAMIC_DISPATCH(SwiGluRows)(args, begin, end);
-                           });
+  const RowParts parts = {.rows = args.rows, .width = args.width, .elements_per_thread = 1 << 12};
+  ForRowParts(context.pool, parts, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(SwiGluRows)(args, begin, end);
+  });
 }
 
 }  // namespace lockstep::kernels::cpu
