@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Runs the benches of a bundle on the host that has the GPU, and keeps their record.
+
+Usage: run.py OUT.json [benchmark flags]
+
+Repetitions of all cases are interleaved at random, so that what the card does meanwhile falls on
+all alike. The record is Google Benchmark's own, every sample included, with machine, driver, commit
+and command, and with clocks, power and temperature twice a second while it ran.
+"""
+
+import json
+import pathlib
+import platform
+import subprocess
+import sys
+import threading
+
+GPU_FIELDS = ("name", "driver_version", "vbios_version", "memory.total", "power.limit",
+              "clocks.max.sm", "clocks.max.mem")
+SAMPLE_FIELDS = ("timestamp", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu",
+                 "utilization.gpu")
+
+
+def query(fields):
+    """One line of nvidia-smi as a dictionary."""
+    line = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader",
+                           "--id=0"], capture_output=True, text=True, check=True).stdout
+    return dict(zip(fields, (value.strip() for value in line.split(","))))
+
+
+def sample_until(done, samples):
+    """Appends a sample of the card's state every half second."""
+    while not done.wait(0.5):
+        samples.append(query(SAMPLE_FIELDS))
+
+
+def binary_and_commit():
+    """The bench and the commit, of a bundle or of a built tree."""
+    here = pathlib.Path(__file__).resolve().parent
+    bundled = here / "bin" / "cuda_attention_bench"
+    if bundled.exists():
+        return bundled, (here / "COMMIT").read_text().strip()
+    root = here.parents[2]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True,
+                          check=True).stdout.strip()
+    return root / "build/cuda/bench/kernels/cuda/cuda_attention_bench", head
+
+
+def main():
+    out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    binary, commit = binary_and_commit()
+    samples, done = [], threading.Event()
+    sampler = threading.Thread(target=sample_until, args=(done, samples))
+    sampler.start()
+    try:
+        subprocess.run([binary, "--benchmark_repetitions=9",
+                        "--benchmark_enable_random_interleaving=true",
+                        f"--benchmark_out={out}", "--benchmark_out_format=json", *flags],
+                       check=True, stdout=subprocess.DEVNULL)
+    finally:
+        done.set()
+        sampler.join()
+    record = json.loads(out.read_text())
+    record["context"].update(gpu=query(GPU_FIELDS), host=platform.platform(), commit=commit,
+                             command="run.py " + " ".join(sys.argv[1:]))
+    record["gpu_samples"] = samples
+    out.write_text(json.dumps(record, indent=1) + "\n")
+    failed = [b["name"] for b in record["benchmarks"] if b.get("error_occurred")]
+    for name in failed:
+        print("failed:", name)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

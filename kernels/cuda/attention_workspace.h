@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// What attention works from beside its arguments: the list of work of one step, computed on the
+// device from the step's inputs so that a captured graph serves other contents, and the sums of
+// splits on their way to being merged.
+namespace lockstep::kernels::cuda {
+
+// Bounds of a step, known on the host when a graph is captured.
+struct AttentionLimits {
+  int rows = 0;
+  int sequences = 0;
+  int splits_max = 0;  // Of the longest sequence.
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+};
+
+// One split of a sequence that has few rows: the unit of parallel work of decode, per KV head.
+struct AttentionUnit {
+  int32_t sequence;
+  int32_t split;
+  int32_t splits;       // Of the sequence.
+  int32_t partial_row;  // Packed rows of all units before this sequence's first.
+};
+
+// Consecutive rows of a sequence that has many: the unit of prefill, per KV head.
+struct AttentionTile {
+  int32_t sequence;
+  int32_t row_begin;
+  int32_t row_count;
+  int32_t kv_length;  // Keys that the last row sees.
+};
+
+struct AttentionWorkList {
+  int32_t unit_count;
+  int32_t tile_count;
+};
+
+// Rows of a sequence, times the query heads of a KV head, that one decode unit takes.
+inline constexpr int kUnitRows = 16;
+
+// Device pointers into one allocation.
+struct AttentionWorkspace {
+  AttentionWorkList* list = nullptr;
+  uint8_t* zeros = nullptr;  // What fills shared memory behind the last key.
+  AttentionUnit* units = nullptr;
+  AttentionTile* tiles = nullptr;
+  uint32_t* arrived = nullptr;      // [sequences, kv_heads] splits done; 0 between launches.
+  float* partial_sums = nullptr;    // [packed rows of units, kv_heads, head_dim]
+  float* partial_states = nullptr;  // [packed rows of units, kv_heads, 2]: raw maximum, row sum.
+};
+
+size_t AttentionWorkspaceBytes(const AttentionLimits& limits);
+
+// `memory` has AttentionWorkspaceBytes and is 256-byte aligned. Its contents may be anything:
+// PlanAttention sets what must be set.
+AttentionWorkspace LayOutAttentionWorkspace(const AttentionLimits& limits, void* memory);
+
+// Upper bounds of what a step can list.
+int UnitsMax(const AttentionLimits& limits);
+int TilesMax(const AttentionLimits& limits, int tile_tokens);
+
+}  // namespace lockstep::kernels::cuda

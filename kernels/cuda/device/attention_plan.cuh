@@ -1,0 +1,90 @@
+#pragma once
+
+#include "kernels/cuda/device/attention_order.cuh"
+#include "kernels/cuda/device/attention_parameters.cuh"
+
+// Lists the work of a step from its inputs, in one CTA: sequences with few rows as units of a
+// split, the others as tiles of rows. The lists say who computes what, never in which order sums
+// are added.
+namespace lockstep::kernels::cuda {
+
+inline constexpr int kPlanThreads = 1024;
+
+// What a sequence adds to the lists.
+struct PlanCounts {
+  int units;
+  int tiles;
+  int partial_rows;
+};
+
+__device__ __forceinline__ PlanCounts operator+(const PlanCounts& a, const PlanCounts& b) {
+  return {a.units + b.units, a.tiles + b.tiles, a.partial_rows + b.partial_rows};
+}
+
+// Sums of the counts of the threads before this one; `total` becomes that of all threads.
+__device__ __forceinline__ PlanCounts CountsBefore(const PlanCounts& mine, PlanCounts& total) {
+  __shared__ PlanCounts warp_sums[kPlanThreads / 32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  PlanCounts sum = mine;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const PlanCounts other = {__shfl_up_sync(0xFFFFFFFF, sum.units, distance),
+                              __shfl_up_sync(0xFFFFFFFF, sum.tiles, distance),
+                              __shfl_up_sync(0xFFFFFFFF, sum.partial_rows, distance)};
+    if (lane >= distance) sum = sum + other;
+  }
+  __syncthreads();  // Nobody still reads the sums of the last round.
+  if (lane == 31) warp_sums[warp] = sum;
+  __syncthreads();  // All warps' sums are there.
+  PlanCounts before = {0, 0, 0};
+  total = {0, 0, 0};
+  for (int i = 0; i < kPlanThreads / 32; ++i) {
+    if (i == warp) before = total;
+    total = total + warp_sums[i];
+  }
+  before = before + sum;
+  return {before.units - mine.units, before.tiles - mine.tiles,
+          before.partial_rows - mine.partial_rows};
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    AttentionPlanKernel(const __grid_constant__ AttentionParameters p, int sequences,
+                        int unit_rows) {
+  const AttentionWorkspace& to = p.workspace;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < kSlabElements * 2; i += kPlanThreads) to.zeros[i] = 0;
+  for (int i = thread; i < sequences * p.pool.kv_heads; i += kPlanThreads) to.arrived[i] = 0;
+
+  PlanCounts carried = {0, 0, 0};
+  for (int first = 0; first < sequences; first += kPlanThreads) {
+    const int sequence = first + thread;
+    const bool exists = sequence < sequences;
+    const int row_begin = exists ? p.query_start[sequence] : 0;
+    const int rows = exists ? p.query_start[sequence + 1] - row_begin : 0;
+    const int kv_length = rows > 0 ? p.positions[row_begin + rows - 1] + 1 : 0;
+    const bool few = rows * p.group <= unit_rows;
+    PlanCounts mine = {0, 0, 0};
+    if (few) {
+      mine.units = (kv_length + p.split_kv_size - 1) / p.split_kv_size;
+      mine.partial_rows = mine.units * rows * p.group;
+    } else {
+      mine.tiles = (rows + p.tile_tokens - 1) / p.tile_tokens;
+    }
+    PlanCounts total;
+    const PlanCounts at = carried + CountsBefore(mine, total);
+    for (int split = 0; split < mine.units; ++split) {
+      to.units[at.units + split] = {sequence, split, mine.units, at.partial_rows};
+    }
+    // Late rows see the most keys and go first.
+    for (int tile = 0; tile < mine.tiles; ++tile) {
+      const int begin = (mine.tiles - 1 - tile) * p.tile_tokens;
+      const int count = min(p.tile_tokens, rows - begin);
+      to.tiles[at.tiles + tile] = {sequence, row_begin + begin, count,
+                                   p.positions[row_begin + begin + count - 1] + 1};
+    }
+    carried = carried + total;
+  }
+  if (thread == 0) *to.list = {carried.units, carried.tiles};
+}
+
+}  // namespace lockstep::kernels::cuda

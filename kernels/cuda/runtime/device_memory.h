@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/api/buffer.h"
+
+namespace lockstep::kernels::cuda {
+
+// Memory of the current device. RESOURCE_EXHAUSTED names `purpose`, the bytes asked for and the
+// bytes free. Any thread.
+absl::StatusOr<Buffer> AllocateDevice(size_t bytes, std::string_view purpose);
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,332 @@
+// Attention on the device. The reference kernel writes the contract down in plain code; every fast
+// kernel must give its bits, at every place where a schedule could show: chunk borders, tiles,
+// batches, neighbours, pages, repetition. Accuracy has a bound derived from the operands.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/gpu/attention_rig.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/support/bitwise.h"
+#include "tests/support/tolerance.h"
+
+namespace lockstep {
+namespace {
+
+using kernels::cuda::AttentionSchedule;
+using testing::AttentionRig;
+using testing::BitwiseEqual;
+using testing::Chunk;
+using testing::RigOptions;
+using testing::RigRun;
+
+constexpr AttentionSchedule::Products kWgmma = AttentionSchedule::Products::kWgmma;
+constexpr AttentionSchedule::Products kMma = AttentionSchedule::Products::kMma;
+// Around every border of pages, blocks and splits.
+constexpr int kEdges[] = {0,   1,   63,  64,   127,  128,  255,  256,
+                          511, 512, 513, 1023, 1024, 1777, 2047, 2999};
+
+std::vector<float> Row(const std::vector<float>& y, size_t row, size_t width) {
+  const auto begin = y.begin() + static_cast<ptrdiff_t>(row * width);
+  return {begin, begin + static_cast<ptrdiff_t>(width)};
+}
+
+bool AllFinite(const std::vector<float>& y) {
+  return std::all_of(y.begin(), y.end(), [](float value) { return std::isfinite(value); });
+}
+
+// Contract constants under measurement: block, split.
+class AttentionOrderTest : public testing::GpuTest,
+                           public ::testing::WithParamInterface<std::tuple<int, int>> {
+ protected:
+  RigOptions Options() const {
+    return {.kv_block = std::get<0>(GetParam()), .split_kv_size = std::get<1>(GetParam())};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(BlocksAndSplits, AttentionOrderTest,
+                         ::testing::Combine(::testing::Values(64, 128),
+                                            ::testing::Values(256, 512, 1024)),
+                         [](const auto& info) {
+                           return absl::StrCat("Block", std::get<0>(info.param), "Split",
+                                               std::get<1>(info.param));
+                         });
+
+TEST_P(AttentionOrderTest, FastKernelsGiveTheReferencesBits) {
+  AttentionRig rig(Options());
+  const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 2999, .end = 3000},
+                                   {.slot = 1, .stream = 2, .begin = 700, .end = 1100},
+                                   {.slot = 2, .stream = 3, .begin = 0, .end = 130},
+                                   {.slot = 3, .stream = 4, .begin = 511, .end = 514}};
+  const std::vector<float> reference = rig.Step(step, {.reference = true}, 5);
+  EXPECT_TRUE(AllFinite(reference));
+  EXPECT_TRUE(BitwiseEqual(rig.Step(step, {}, 5), reference, rig.row_width()));
+}
+
+TEST_P(AttentionOrderTest, DecodeEqualsPrefillAtEveryEdge) {
+  AttentionRig rig(Options());
+  const std::vector<float> prefill = rig.Step({{.stream = 1, .begin = 0, .end = 3000}});
+  ASSERT_TRUE(AllFinite(prefill));
+  for (const int position : kEdges) {
+    const std::vector<float> decode =
+        rig.Step({{.stream = 1, .begin = position, .end = position + 1}});
+    EXPECT_TRUE(BitwiseEqual(decode, Row(prefill, static_cast<size_t>(position), rig.row_width())))
+        << "position " << position;
+  }
+}
+
+TEST_P(AttentionOrderTest, EveryScheduleGivesTheSameBits) {
+  AttentionRig rig(Options());
+  const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 1000, .end = 1500},
+                                   {.slot = 1, .stream = 2, .begin = 1023, .end = 1024},
+                                   {.slot = 2, .stream = 3, .begin = 0, .end = 65}};
+  const std::vector<float> expected = rig.Step(step);
+  for (const auto products : {kWgmma, kMma}) {
+    for (const int rows : {64, 128}) {
+      for (const bool split_decode : {true, false}) {
+        const RigRun run{.schedule = {.products = products,
+                                      .prefill_rows = rows,
+                                      .split_decode = split_decode,
+                                      .multiprocessors = split_decode ? 132 : 7}};
+        EXPECT_TRUE(BitwiseEqual(rig.Step(step, run), expected, rig.row_width()))
+            << (products == kMma ? "mma " : "wgmma ") << rows << " rows, "
+            << (split_decode ? "split" : "whole") << " decode";
+      }
+    }
+  }
+}
+
+class AttentionTest : public testing::GpuTest {};
+
+TEST_F(AttentionTest, ChunkCutsDoNotShow) {
+  AttentionRig rig({});
+  const std::vector<float> whole = rig.Step({{.stream = 1, .begin = 0, .end = 3000}});
+  std::vector<float> pieces;
+  const int cuts[] = {0, 1, 777, 780, 1999, 2048, 3000};
+  for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
+    const std::vector<float> piece =
+        rig.Step({{.stream = 1, .begin = cuts[i], .end = cuts[i + 1]}});
+    pieces.insert(pieces.end(), piece.begin(), piece.end());
+  }
+  EXPECT_TRUE(BitwiseEqual(pieces, whole, rig.row_width()));
+}
+
+// Other head sizes and groups of every kind that models have.
+TEST_F(AttentionTest, EveryShapeOfHeadsGivesTheReferencesBits) {
+  for (const auto& [q_heads, kv_heads, head_dim] :
+       {std::tuple(4, 2, 64), std::tuple(14, 2, 64), std::tuple(5, 1, 128), std::tuple(8, 8, 128),
+        std::tuple(16, 1, 128)}) {
+    AttentionRig rig({.q_heads = q_heads,
+                      .kv_heads = kv_heads,
+                      .head_dim = head_dim,
+                      .positions = 1200,
+                      .shuffle = 3});
+    const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 1100, .end = 1102},
+                                     {.slot = 1, .stream = 2, .begin = 500, .end = 650}};
+    EXPECT_TRUE(BitwiseEqual(rig.Step(step), rig.Step(step, {.reference = true}), rig.row_width()))
+        << q_heads << "/" << kv_heads << " heads of " << head_dim;
+  }
+}
+
+TEST_F(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
+  constexpr int kBatchMax = 256;
+  AttentionRig rig({.q_heads = 8, .kv_heads = 2, .positions = 700, .sequences = kBatchMax});
+  const Chunk row{.slot = 5, .stream = 1, .begin = 600, .end = 601};
+  const std::vector<float> alone = rig.Step({row});
+  ASSERT_TRUE(AllFinite(alone));
+  for (const int batch : {2, 3, 8, 17, 33, 64, 127, 256}) {
+    const size_t place = static_cast<size_t>(batch) * 2 / 3;
+    std::vector<Chunk> step;
+    for (int i = 0; i < batch; ++i) {
+      const int position = i * 37 % 699;
+      const float fills[] = {0, 0, 3e38f, std::numeric_limits<float>::quiet_NaN()};
+      // Slots are a rotation, so that no two rows share one.
+      step.push_back({.slot = (i + 6) % kBatchMax,
+                      .stream = 2,
+                      .begin = position,
+                      .end = position + 1,
+                      .fill = fills[i % 4]});
+    }
+    step[place] = row;
+    // The one whose slot was taken moves to the slot that became free.
+    for (size_t i = 0; i < step.size(); ++i) {
+      if (i != place && step[i].slot == row.slot)
+        step[i].slot = (static_cast<int>(place) + 6) % kBatchMax;
+    }
+    EXPECT_TRUE(BitwiseEqual(Row(rig.Step(step), place, rig.row_width()), alone))
+        << "batch of " << batch;
+  }
+}
+
+TEST_F(AttentionTest, PrefillIsBlindToNeighboursAndPages) {
+  std::vector<float> alone;
+  for (const uint32_t shuffle : {0u, 11u, 40u}) {
+    AttentionRig rig({.positions = 1400, .shuffle = shuffle});
+    const Chunk chunk{.slot = 2, .stream = 1, .begin = 1000, .end = 1333};
+    const std::vector<float> y = rig.Step({chunk});
+    if (alone.empty()) alone = y;
+    EXPECT_TRUE(BitwiseEqual(y, alone, rig.row_width())) << "shuffle " << shuffle;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> crowded =
+        rig.Step({{.slot = 0, .stream = 2, .begin = 0, .end = 77, .fill = nan},
+                  {.slot = 1, .stream = 3, .begin = 640, .end = 641, .fill = 3e38f},
+                  chunk});
+    crowded.erase(crowded.begin(), crowded.begin() + static_cast<ptrdiff_t>(78 * rig.row_width()));
+    EXPECT_TRUE(BitwiseEqual(crowded, alone, rig.row_width())) << "shuffle " << shuffle;
+  }
+}
+
+TEST_F(AttentionTest, RepeatsBesideABusyStream) {
+  AttentionRig rig({});
+  const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 2900, .end = 2901},
+                                   {.slot = 1, .stream = 2, .begin = 900, .end = 1300}};
+  const std::vector<float> expected = rig.Step(step);
+  const kernels::Buffer noise = testing::DeviceBytes(size_t{512} << 20);
+  cudaStream_t busy;
+  cudaStream_t stream;
+  testing::Must(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
+  testing::Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  rig.Load(step, 0);
+  testing::Must(cudaDeviceSynchronize());
+  for (int run = 0; run < 20; ++run) {
+    for (int i = 0; i < 4; ++i) {
+      testing::Must(cudaMemsetAsync(noise.as<void>(), run, noise.bytes(), busy));
+    }
+    rig.Enqueue({}, stream);
+    testing::Must(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(BitwiseEqual(rig.Read(), expected, rig.row_width())) << "run " << run;
+  }
+  testing::Must(cudaDeviceSynchronize());
+  testing::Must(cudaStreamDestroy(busy));
+  testing::Must(cudaStreamDestroy(stream));
+}
+
+TEST_F(AttentionTest, ACapturedGraphServesOtherContents) {
+  AttentionRig rig({});
+  const std::vector<Chunk> first = {{.slot = 0, .stream = 1, .begin = 100, .end = 400},
+                                    {.slot = 1, .stream = 2, .begin = 50, .end = 51}};
+  // As many rows and sequences, but the roles change.
+  const std::vector<Chunk> second = {{.slot = 3, .stream = 3, .begin = 2000, .end = 2002},
+                                     {.slot = 2, .stream = 4, .begin = 1001, .end = 1300}};
+  const std::vector<float> expected = rig.Step(second);
+  rig.Load(first, 0);
+  cudaStream_t stream;
+  testing::Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  cudaGraph_t graph;
+  testing::Must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  rig.Enqueue({}, stream);
+  testing::Must(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t replay;
+  testing::Must(cudaGraphInstantiate(&replay, graph, 0));
+  rig.Load(second, 0);
+  testing::Must(cudaDeviceSynchronize());
+  testing::Must(cudaGraphLaunch(replay, stream));
+  testing::Must(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(BitwiseEqual(rig.Read(), expected, rig.row_width()));
+  testing::Must(cudaGraphExecDestroy(replay));
+  testing::Must(cudaGraphDestroy(graph));
+  testing::Must(cudaStreamDestroy(stream));
+}
+
+TEST_F(AttentionTest, RowsOfPaddingAreZero) {
+  AttentionRig rig({});
+  const std::vector<float> y = rig.Step({{.stream = 1, .begin = 9, .end = 10}}, {}, 3);
+  const std::vector<float> padding(y.begin() + static_cast<ptrdiff_t>(rig.row_width()), y.end());
+  EXPECT_TRUE(BitwiseEqual(padding, std::vector<float>(3 * rig.row_width(), 0.0f)));
+}
+
+// Exact attention of one row and head, and how far bf16 probabilities may lead from it.
+struct Exact {
+  std::vector<double> y;
+  std::vector<double> tolerance;
+};
+
+Exact ExactAttention(const AttentionRig& rig, const Chunk& chunk, int position, int head) {
+  const auto& options = rig.options();
+  const size_t dim = static_cast<size_t>(options.head_dim);
+  const size_t keys = static_cast<size_t>(position) + 1;
+  const int kv_head = head / (options.q_heads / options.kv_heads);
+  const std::vector<float> q = rig.Query(chunk, position, head);
+  std::vector<double> s(keys);
+  std::vector<double> magnitude(keys);  // Sum of |q k|, scaled like s.
+  double max = -std::numeric_limits<double>::infinity();
+  for (size_t j = 0; j < keys; ++j) {
+    const std::vector<float> k = rig.Key(chunk, static_cast<int>(j), kv_head);
+    for (size_t d = 0; d < dim; ++d) {
+      const double product = static_cast<double>(q[d]) * static_cast<double>(k[d]);
+      s[j] += product / std::sqrt(static_cast<double>(dim));
+      magnitude[j] += std::abs(product) / std::sqrt(static_cast<double>(dim));
+    }
+    max = std::max(max, s[j]);
+  }
+  double sum = 0;
+  for (size_t j = 0; j < keys; ++j) sum += std::exp(s[j] - max);
+  Exact exact{std::vector<double>(dim), std::vector<double>(dim)};
+  std::vector<std::vector<float>> values;
+  for (size_t j = 0; j < keys; ++j) {
+    values.push_back(rig.Value(chunk, static_cast<int>(j), kv_head));
+    for (size_t d = 0; d < dim; ++d) {
+      exact.y[d] += std::exp(s[j] - max) / sum * static_cast<double>(values[j][d]);
+    }
+  }
+  constexpr double kBf16Roundoff = 0x1p-9;
+  // Sums over all keys and their rescaling, in numerator and denominator.
+  const double sums = 2 * testing::Gamma(2 * keys);
+  for (size_t j = 0; j < keys; ++j) {
+    // Of a probability: its rounding to bf16; the hardware's exp2 (2 units), its argument's
+    // rounding, and the score's: 2 roundings for each product and sum of the tensor core.
+    const double relative = kBf16Roundoff + 2 * testing::kUnitRoundoff +
+                            testing::Gamma(3) * (std::abs(s[j]) + std::abs(max)) +
+                            testing::Gamma(2 * dim) * magnitude[j];
+    for (size_t d = 0; d < dim; ++d) {
+      const double reach = std::abs(static_cast<double>(values[j][d])) + std::abs(exact.y[d]);
+      exact.tolerance[d] += std::exp(s[j] - max) / sum * reach * (relative + sums);
+    }
+  }
+  for (size_t d = 0; d < dim; ++d) exact.tolerance[d] += kBf16Roundoff * std::abs(exact.y[d]);
+  return exact;
+}
+
+TEST_F(AttentionTest, IsCloseToDoubles) {
+  AttentionRig rig({});
+  const Chunk chunk{.stream = 1, .begin = 0, .end = 3000};
+  const std::vector<float> y = rig.Step({chunk});
+  for (const int position : kEdges) {
+    for (const int head : {0, 13, 31}) {
+      const Exact exact = ExactAttention(rig, chunk, position, head);
+      for (size_t d = 0; d < exact.y.size(); ++d) {
+        const size_t at = static_cast<size_t>(position) * rig.row_width() +
+                          static_cast<size_t>(head) * exact.y.size() + d;
+        ASSERT_NEAR(static_cast<double>(y[at]), exact.y[d], exact.tolerance[d])
+            << "position " << position << ", head " << head << ", dim " << d;
+      }
+    }
+  }
+}
+
+TEST_F(AttentionTest, RefusesShapesThatItDoesNotHave) {
+  using kernels::cuda::AttentionCall;
+  AttentionCall call{.args = {.shape = {.rows = 1, .sequences = 1, .blocks_max = 8},
+                              .q_heads = 32,
+                              .kv_heads = 8,
+                              .head_dim = 96,
+                              .split_kv_size = 512},
+                     .pool = {.layers = 1, .kv_heads = 8, .head_dim = 96},
+                     .limits = {.rows = 1,
+                                .sequences = 1,
+                                .splits_max = 1,
+                                .q_heads = 32,
+                                .kv_heads = 8,
+                                .head_dim = 96}};
+  EXPECT_EQ(kernels::cuda::Attention(call, nullptr), cudaErrorInvalidValue);
+  call.args.head_dim = call.pool.head_dim = call.limits.head_dim = 128;
+  call.args.split_kv_size = 500;
+  EXPECT_EQ(kernels::cuda::PlanAttention(call, nullptr), cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "gtest/gtest.h"
+#include "kernels/api/buffer.h"
+#include "kernels/cuda/runtime/device_memory.h"
+
+// What tests on a device share.
+namespace lockstep::testing {
+
+// A CUDA call of a test that fails ends the program: what follows would mean nothing.
+inline void Must(cudaError_t error) {
+  LOCKSTEP_CHECK(error == cudaSuccess)
+      << cudaGetErrorName(error) << " " << cudaGetErrorString(error);
+}
+
+// Why the kernels cannot run here; empty when they can.
+inline std::string WhyNoDevice() {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    return absl::StrCat("no CUDA device: ", cudaGetErrorString(error));
+  }
+  if (count == 0) return "no CUDA device";
+  cudaDeviceProp properties;
+  Must(cudaGetDeviceProperties(&properties, 0));
+  if (properties.major != 9 || properties.minor != 0) {
+    return absl::StrCat("built for compute capability 9.0, the device is a ", properties.name,
+                        " of ", properties.major, ".", properties.minor);
+  }
+  return "";
+}
+
+// Every case skips itself, with the reason, where there is no device for it.
+class GpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+inline kernels::Buffer DeviceBytes(size_t bytes) {
+  auto buffer = kernels::cuda::AllocateDevice(bytes, "test data");
+  LOCKSTEP_CHECK(buffer.ok()) << buffer.status().message();
+  return *std::move(buffer);
+}
+
+template <typename T>
+void CopyToDevice(const std::vector<T>& host, T* device) {
+  Must(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+}
+
+template <typename T>
+std::vector<T> CopyFromDevice(const T* device, size_t count) {
+  std::vector<T> host(count);
+  Must(cudaMemcpy(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost));
+  return host;
+}
+
+}  // namespace lockstep::testing
