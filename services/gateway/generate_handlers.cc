@@ -57,8 +57,10 @@ void GenerateHandler::Start() {
       starter_->Generate(request(), starter_->ScopeToRun(scope()), /*credit_tokens=*/-1);
   if (!generation.ok()) return Respond(generation.status());
   generation_ = *std::move(generation);
-  auto observer = std::make_shared<FinishObserver>(
-      [self = rpc::SharedFrom(this)] { self->Respond(ResponseOf(*self->generation_)); });
+  auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
+    self->starter_->Settle(*self->generation_);
+    self->Respond(ResponseOf(*self->generation_));
+  });
   observer_ = observer.get();
   generation_->Subscribe(std::move(observer));
 }
@@ -71,8 +73,10 @@ void ScoreHandler::Start() {
   auto generation = starter_->Score(request(), scope());
   if (!generation.ok()) return Respond(generation.status());
   generation_ = *std::move(generation);
-  auto observer = std::make_shared<FinishObserver>(
-      [self = rpc::SharedFrom(this)] { self->Respond(ScoreOf(*self->generation_)); });
+  auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
+    self->starter_->Settle(*self->generation_);
+    self->Respond(ScoreOf(*self->generation_));
+  });
   observer_ = observer.get();
   generation_->Subscribe(std::move(observer));
 }
@@ -86,7 +90,10 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
   explicit Observer(std::shared_ptr<GenerateStreamHandler> handler)
       : handler_(std::move(handler)) {}
   void OnDelta(v1::GenerateDelta delta) override { handler_->Send(std::move(delta)); }
-  void OnFinished() override { handler_->Finish(absl::OkStatus()); }
+  void OnFinished() override {
+    handler_->starter_->Settle(*handler_->generation_);
+    handler_->Finish(absl::OkStatus());
+  }
   bool wants_deltas() const override { return true; }
 
  private:

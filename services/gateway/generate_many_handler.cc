@@ -170,6 +170,7 @@ void GenerateManyHandler::ItemFinished(const std::string& request_id) {
     groups_finished_ += may_be_kept;
     items_.erase(found);
   }
+  starter_->Settle(*generation);
   SendAnswer(generation->Response());
 }
 

@@ -34,6 +34,9 @@ class RequestStarter {
                                                        int64_t credit_tokens) const;
   absl::StatusOr<std::shared_ptr<Generation>> Score(const v1::ScoreRequest& request,
                                                     const rpc::CallScope& scope) const;
+  // To be called when a generation has ended, before its client is told: what the request held is
+  // free by the time the client asks again.
+  void Settle(const Generation& generation) const { table_->Settle(generation); }
   // Checks only.
   absl::StatusOr<ValidRequest> Validate(const v1::GenerateRequest& request) const;
 

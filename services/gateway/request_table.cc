@@ -51,6 +51,17 @@ std::vector<std::shared_ptr<Generation>> RequestTable::Running() const {
   return running;
 }
 
+void RequestTable::Settle(const Generation& generation) {
+  base::MutexLock lock(&mutex_);
+  const std::string& request_id = generation.context().request.request_id;
+  const auto found = entries_.find(request_id);
+  // Another one may have the id by now.
+  if (found == entries_.end() || found->second.generation.get() != &generation) return;
+  if (found->second.finished == absl::InfiniteFuture() && generation.finished()) {
+    KeepFinishedLocked(request_id, clock_->Now());
+  }
+}
+
 void RequestTable::Sweep() {
   const absl::Time now = clock_->Now();
   for (const std::shared_ptr<Generation>& generation : Running()) {

@@ -43,6 +43,8 @@ class RequestTable {
   // Null when unknown.
   std::shared_ptr<Generation> Find(const std::string& request_id) const;
   std::vector<std::shared_ptr<Generation>> Running() const;
+  // Takes note at once that the request has ended; Sweep notices by itself, but a sweep later.
+  void Settle(const Generation& generation);
   // Ends what is past its deadline, drops what was kept long enough. Called often.
   void Sweep();
 

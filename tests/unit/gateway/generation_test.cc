@@ -205,6 +205,29 @@ TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
   EXPECT_EQ(table.Find("request with a name 0"), nullptr);
 }
 
+TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
+  RequestTable table({.result_ttl = absl::Seconds(1000),
+                      .orphan_grace = absl::Seconds(5),
+                      .result_bytes_max = 1 << 20,
+                      .sequences_max = 1},
+                     &clock_, &metrics_);
+  const auto make = [&] { return Make(1, -1, /*minted=*/true); };
+  const auto first = table.FindOrMake("r", "b", 1, make)->generation;
+  first->Start();
+  table.Settle(*first);
+  EXPECT_EQ(table.Find("r"), first);
+  routes_.opened[0].sequence->OnDelta(Token(0, 5, true));
+  routes_.opened.clear();
+  table.Settle(*first);
+  EXPECT_EQ(table.Find("r"), nullptr);
+  const auto second = table.FindOrMake("r", "b", 1, make);
+  ASSERT_TRUE(second.ok());
+  // The name has another owner now.
+  table.Settle(*first);
+  EXPECT_EQ(table.Find("r"), second->generation);
+  EXPECT_EQ(first.use_count(), 1);
+}
+
 TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
   RequestTable table({.result_ttl = absl::Seconds(1000),
                       .orphan_grace = absl::Seconds(5),
