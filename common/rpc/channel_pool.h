@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,11 +13,18 @@
 
 namespace lockstep::rpc {
 
+// How soon a peer that went without a word is found.
+struct Keepalive {
+  absl::Duration time = absl::Seconds(20);     // Of silence until a ping.
+  absl::Duration timeout = absl::Seconds(10);  // Until the ping's answer.
+};
+
 // Settings of every channel inside the cluster; the defaults are those that servers expect.
 struct ChannelOptions {
   size_t message_bytes_max = size_t{64} << 20;
-  absl::Duration keepalive_time = absl::Seconds(20);
-  absl::Duration keepalive_timeout = absl::Seconds(10);
+  Keepalive keepalive;
+  // Asked for each new channel in place of `keepalive`, where the times become known only then.
+  std::function<Keepalive()> keepalive_now;
   // First and largest pause before a new connection attempt, so that a restarted peer is seen fast.
   absl::Duration backoff_initial = absl::Milliseconds(50);
   absl::Duration backoff_max = absl::Seconds(1);

@@ -45,6 +45,7 @@ struct WorkerBatch {
   StreamId stream;
   WorkerKey worker;
   std::string address;
+  absl::Duration lease;  // As the scheduler told it.
   std::vector<WorkerStart> starts;
   std::vector<base::TicketId> cancels;
   std::vector<WorkerCredit> credits;

@@ -32,8 +32,10 @@ WorkerBatch& RouterCore::BatchFor(WorkerTable::Row* row) {
   }
   const auto [it, added] = batch_index_.try_emplace(row->stream, actions_.workers.size());
   if (added) {
-    actions_.workers.push_back(
-        {.stream = row->stream, .worker = row->worker, .address = row->address});
+    actions_.workers.push_back({.stream = row->stream,
+                                .worker = row->worker,
+                                .address = row->address,
+                                .lease = row->lease});
   }
   return actions_.workers[it->second];
 }

@@ -11,6 +11,7 @@
 #include "services/router/gateway_streams.h"
 #include "services/router/router_options.h"
 #include "services/router/scheduler_link.h"
+#include "services/router/worker_patience.h"
 #include "services/router/worker_streams.h"
 
 namespace lockstep::router {
@@ -22,19 +23,6 @@ constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
 rpc::ChannelOptions ChannelOptionsOf(const service::ServerSettings& settings) {
   rpc::ChannelOptions options;
   options.message_bytes_max = settings.rpc.message_bytes_max;
-  return options;
-}
-
-// A worker that still renews its lease, but whose packets do not arrive here, is found by silence
-// alone. Both times together are less than the default lease, so that its sequences go on as soon
-// as those of a worker that hangs.
-constexpr absl::Duration kWorkerSilence = absl::Seconds(1);
-constexpr absl::Duration kWorkerAnswer = absl::Milliseconds(1500);
-
-rpc::ChannelOptions WorkerChannelOptionsOf(const service::ServerSettings& settings) {
-  rpc::ChannelOptions options = ChannelOptionsOf(settings);
-  options.keepalive_time = kWorkerSilence;
-  options.keepalive_timeout = kWorkerAnswer;
   return options;
 }
 
@@ -108,9 +96,20 @@ class RouterServer::Impl {
   const service::ServiceBase& base() const { return *base_; }
 
  private:
+  // Channels to workers are made by Send, which has the lease by then.
+  rpc::ChannelOptions WorkerChannelOptionsOf(const service::ServerSettings& settings) {
+    rpc::ChannelOptions options = ChannelOptionsOf(settings);
+    options.keepalive_now = [this]() -> rpc::Keepalive {
+      const WorkerPatience patience = PatienceFor(worker_lease_);
+      return {.time = patience.silence, .timeout = patience.answer};
+    };
+    return options;
+  }
+
   // Runs on whichever thread is the core's sender.
   void Send(RouterActions actions, bool flush) {
     scheduler_.Send(actions);
+    for (const WorkerBatch& batch : actions.workers) worker_lease_ = batch.lease;
     workers_.Send(actions.workers);
     gateways_.Send(std::move(actions.deltas));
     for (const StreamId stream : actions.closed_streams) workers_.Close(stream);
@@ -136,6 +135,7 @@ class RouterServer::Impl {
   const std::unique_ptr<service::ServiceBase> base_;
   RouterMetrics metrics_;
   const PrefixAffinePolicy policy_;
+  absl::Duration worker_lease_;  // The sender's own; the same for all workers.
   GatewayStreams gateways_;
   WorkerStreams workers_;
   SchedulerLink scheduler_;

@@ -141,3 +141,4 @@ struct WorkerState {
 };
 
 }  // namespace lockstep::router
+  absl::Duration lease;

@@ -185,7 +185,8 @@ WorkerState DecodeWorkerState(const v1::WorkerState& state) {
   return {.worker = DecodeWorker(state.worker()),
           .address = state.address(),
           .running_sequences = state.running_sequences(),
-          .draining = state.draining()};
+          .draining = state.draining(),
+          .lease = absl::Seconds(state.lease_seconds())};
 }
 
 void EncodeWorker(const std::string& cluster_id, const WorkerKey& key, v1::WorkerIdentity* worker) {

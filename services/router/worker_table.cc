@@ -31,6 +31,7 @@ bool WorkerTable::ApplySnapshot(const std::vector<WorkerState>& workers, absl::T
     }
     row.listed = true;
     row.address = state.address;
+    row.lease = state.lease;
     row.draining = row.draining || state.draining;
     row.others_running = std::max<int64_t>(0, state.running_sequences - row.own_running);
   }

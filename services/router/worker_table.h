@@ -31,6 +31,7 @@ class WorkerTable {
   struct Row {
     WorkerKey worker;
     std::string address;
+    absl::Duration lease;
     uint64_t name_hash = 0;
     bool listed = false;  // In the newest snapshot.
     bool draining = false;

@@ -84,6 +84,7 @@ struct WorkerView {
 };
 
 struct CoreState {
+  absl::Duration lease;
   std::optional<PauseMode> pause;
   base::Epoch epoch;
   uint64_t scheduler_epoch = 0;

@@ -279,7 +279,8 @@ std::vector<WorkerView> SchedulerCore::Workers() const {
          .running_sequences = static_cast<int64_t>(accounting_.ticket_count(worker.name)),
          .kv_blocks_free = accounting_.blocks_free(worker.name),
          .kv_blocks = worker.capacity.kv_blocks,
-         .draining = worker.draining});
+         .draining = worker.draining,
+         .lease = options_.lease});
   }
   return views;
 }

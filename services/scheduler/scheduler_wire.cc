@@ -176,6 +176,7 @@ v1::WorkerState EncodeView(const std::string& cluster_id, const WorkerView& view
   state.set_kv_blocks(view.kv_blocks);
   state.set_draining(view.draining);
   return state;
+  state.set_lease_seconds(absl::ToDoubleSeconds(view.lease));
 }
 
 v1::ControlRequest EncodeControl(const std::string& cluster_id, const ControlCall& call) {

@@ -136,5 +136,16 @@ TEST(WireTest, TicketReachesTheWorkerAsTheSchedulerGaveIt) {
   EXPECT_EQ(Difference(ticket, start.ticket()), "");
 }
 
+TEST(WireTest, AdmissionCarriesTheTraceIdAndAWorkerItsLease) {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->trace_id = "t";
+  v1::AdmitRequest request;
+  EncodeAdmit("cluster", {.spec = spec}, &request);
+  EXPECT_EQ(request.trace_id(), "t");
+  v1::WorkerState state;
+  state.set_lease_seconds(1.5);
+  EXPECT_EQ(DecodeWorkerState(state).lease, absl::Milliseconds(1500));
+}
+
 }  // namespace
 }  // namespace lockstep::router

@@ -58,6 +58,7 @@ TEST(SchedulerWireTest, AdmissionRequestKeepsEveryField) {
   request.set_group_size(3);
   request.set_entry_epoch(60);
   request.set_deadline_seconds(1.5);
+  request.set_trace_id("t");
   v1::WorkerIdentity* worker = request.add_candidates();
   worker->set_worker_id("w");
   worker->set_incarnation(70);
@@ -66,6 +67,7 @@ TEST(SchedulerWireTest, AdmissionRequestKeepsEveryField) {
   EXPECT_EQ(decoded.handle, 1u);
   EXPECT_EQ(decoded.sequence.value(), "r/0");
   EXPECT_EQ(decoded.request.value(), "r");
+  EXPECT_EQ(decoded.trace_id, "t");
   EXPECT_EQ(decoded.attempt, 2);
   EXPECT_EQ(decoded.demand.length, 30);
   EXPECT_EQ(decoded.demand.prompt_tokens, 20);
@@ -101,6 +103,10 @@ TEST(SchedulerWireTest, OutcomeCarriesTicketOrError) {
   const absl::Status status = absl::AbortedError("why");
   const v1::AdmitOutcome refused = EncodeOutcome("c", {.handle = 4, .ticket = status});
   EXPECT_EQ(rpc::FromErrorDetail(refused.error()).code(), absl::StatusCode::kAborted);
+}
+
+TEST(SchedulerWireTest, WorkerComesWithItsLease) {
+  EXPECT_EQ(EncodeView("c", {.lease = absl::Milliseconds(1500)}).lease_seconds(), 1.5);
 }
 
 TEST(SchedulerWireTest, UnknownPauseModeIsRefused) {
