@@ -39,14 +39,14 @@ absl::Status CheckHasDeadline(const CallScope& scope) {
 }
 
 absl::StatusOr<CallScope> ChildScope(const CallScope& scope, absl::Time now,
-                                     DeadlineMargin margin) {
+                                     base::DeadlineMargin margin) {
   if (scope.deadline == absl::InfiniteFuture()) return scope;
   const absl::Duration left = scope.deadline - now;
   if (left <= absl::ZeroDuration()) {
     return absl::DeadlineExceededError("the deadline passed before the call to the next hop");
   }
   CallScope child = scope;
-  child.deadline -= std::min(margin.max, left * margin.fraction_max);
+  child.deadline = now + base::LeftForNextHop(left, margin);
   return child;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/deadline_margin.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/server_context.h"
 
@@ -19,13 +20,6 @@ struct CallScope {
 
 inline constexpr char kTraceIdKey[] = "lockstep-trace-id";
 
-// Kept back at each hop, so that this hop's error reaches its caller before the caller gives up.
-struct DeadlineMargin {
-  absl::Duration max = absl::Milliseconds(50);
-  // Never more than this part of what is left: a short budget is not eaten by margins.
-  double fraction_max = 0.1;
-};
-
 // Deadline and trace id of a call being served. Reads the context, so call it before the call ends.
 CallScope ScopeOf(const grpc::ServerContextBase& context);
 
@@ -36,7 +30,7 @@ absl::Status CheckHasDeadline(const CallScope& scope);
 // The scope for a call to the next hop: the deadline moved forward by the margin.
 // DEADLINE_EXCEEDED when nothing is left at `now`.
 absl::StatusOr<CallScope> ChildScope(const CallScope& scope, absl::Time now,
-                                     DeadlineMargin margin = {});
+                                     base::DeadlineMargin margin = {});
 
 // Sets deadline and trace id of a call about to be made.
 void ApplyScope(const CallScope& scope, grpc::ClientContext* context);

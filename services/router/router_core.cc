@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/deadline_margin.h"
 #include "common/base/retry_advice.h"
 #include "services/router/sequence_keys.h"
 
@@ -159,7 +160,7 @@ void RouterCore::Admit(SequenceRecord* record, const RouteChoice& choice) {
       .prefix_hash = record->prefix_hash,
       .candidates = std::move(candidates),
       .entry_epoch = record->entry_epoch,
-      .time_left = record->deadline - record->asked_at,
+      .time_left = base::LeftForNextHop(record->deadline - record->asked_at),
   });
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/deadline_margin.h"
 #include "common/base/retry_advice.h"
 #include "services/router/router_core.h"
 
@@ -21,7 +22,7 @@ void RouterCore::Start(SequenceRecord* record, WorkerTable::Row* row) {
   start.deliver_prompt_from = record->log.deliver_prompt_from();
   start.credit_tokens = std::max<int64_t>(0, record->credit_left());
   start.entry_epoch = record->entry_epoch;
-  start.time_left = record->deadline - deps_.clock->Now();
+  start.time_left = base::LeftForNextHop(record->deadline - deps_.clock->Now());
   BatchFor(row).starts.push_back(std::move(start));
 }
 

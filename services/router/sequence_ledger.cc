@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/deadline_margin.h"
+
 namespace lockstep::router {
 
 SequenceRecord::SequenceRecord(uint64_t id_in, GatewayId gateway_in, OpenSequence open,
@@ -11,7 +13,7 @@ SequenceRecord::SequenceRecord(uint64_t id_in, GatewayId gateway_in, OpenSequenc
       handle(open.handle),
       spec(std::move(open.spec)),
       opened_at(now),
-      deadline(now + open.time_left),
+      deadline(now + base::LeftForNextHop(open.time_left)),
       retry_budget(open.retry_budget),
       log(*spec),
       credit_granted(open.credit_tokens),

@@ -35,7 +35,7 @@ struct SequenceRecord {
   const uint64_t handle;
   const std::shared_ptr<const SequenceSpec> spec;
   const absl::Time opened_at;
-  const absl::Time deadline;
+  const absl::Time deadline;  // A margin before the gateway's.
   const int64_t retry_budget;
 
   uint64_t affinity_key = 0;

@@ -417,32 +417,9 @@ TEST_F(ProtocolTest, DeadlineBringsWhatThereIsBeforeItPasses) {
   EXPECT_GT(sample.token_ids().size(), 0u);
   EXPECT_EQ(sample.logprobs().raw().size(), sample.token_ids().size());
   EXPECT_LE(answer->effective().deadline_seconds(), 1);
-}
-
-TEST_F(ProtocolTest, EstimateTellsWhatFitsAndWhatItTakes) {
-  const auto info = CallNow(stub(), &RolloutStub::GetServerInfo, {});
-  ASSERT_TRUE(info.ok()) << info.status();
-  const int64_t block = info->fingerprint().kv_block_tokens();
-  v1::EstimateRequest request;
-  v1::GenerateRequest* group = request.add_requests();
-  for (int64_t i = 0; i < 2 * block + 1; ++i) group->mutable_prompt_ids()->add_ids(16);
-  group->set_n(3);
-  group->mutable_stop()->set_max_new_tokens(block);
-  const double before = cluster_->GatewayMetric("lockstep_gateway_samples_total");
-  const auto estimate = CallNow(stub(), &RolloutStub::Estimate, request);
-  ASSERT_TRUE(estimate.ok()) << estimate.status();
-  EXPECT_TRUE(estimate->fits());
-  EXPECT_EQ(estimate->prompt_tokens(), 2 * block + 1);
-  EXPECT_EQ(estimate->generated_tokens_max(), 3 * block);
-  // Two whole blocks of the prompt are shared; each sample has what begins in the third.
-  EXPECT_EQ(estimate->kv_blocks_max(), 2 + 3 * 2);
-  int64_t blocks = 0;
-  for (const v1::WorkerInfo& worker : info->workers()) blocks += worker.kv_blocks();
-  EXPECT_EQ(estimate->kv_blocks_cluster(), blocks);
-  EXPECT_EQ(cluster_->GatewayMetric("lockstep_gateway_samples_total"), before);
-  request.mutable_requests(0)->mutable_sampling()->set_top_p(2);
-  EXPECT_THAT(Message(CallNow(stub(), &RolloutStub::Estimate, request).status()),
-              HasSubstr("requests[0].sampling.top_p: 2"));
+  // The innermost hop ended it: what it costs is known.
+  EXPECT_NE(sample.usage().worker_id(), "");
+  EXPECT_GT(sample.usage().decode_seconds(), 0);
 }
 
 TEST_F(ProtocolTest, ReflectionAndHealthAreServed) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/base/deadline_margin.h"
 #include "common/base/retry_advice.h"
 #include "gtest/gtest.h"
 #include "tests/unit/router/core_harness.h"
@@ -155,6 +156,33 @@ TEST(RouterCoreTest, DeadlineEndsAsAbortInEveryState) {
   EXPECT_EQ(actions.workers.at(0).cancels, (std::vector<base::TicketId>{running.ticket.id}));
   EXPECT_EQ(actions.withdrawn_handles.size(), 1u);
   EXPECT_NE(actions.withdrawn_handles[0], admitting) << "handles are never used twice";
+}
+
+TEST(RouterCoreTest, EachHopHasLessTimeThanTheOneBeforeIt) {
+  CoreHarness h;
+  h.Connect();
+  const absl::Duration margin = base::DeadlineMargin().max;
+  h.Open(1);  // The gateway's patience is 60 s.
+  RouterActions actions = h.core.TakeActions();
+  EXPECT_EQ(actions.admits.at(0).time_left, absl::Seconds(60) - 2 * margin);
+  h.clock.Advance(absl::Seconds(10));
+  h.core.TicketGranted(actions.admits[0].handle, h.TicketFor(Key("a")));
+  actions = h.core.TakeActions();
+  EXPECT_EQ(actions.workers.at(0).starts.at(0).time_left, absl::Seconds(50) - 2 * margin);
+  // The worker ends it first; if it does not, the router does before the gateway would.
+  h.Advance(absl::Seconds(50) - 2 * margin);
+  EXPECT_TRUE(Ends(h.core.TakeActions()).empty());
+  h.Advance(margin);
+  EXPECT_EQ(Ends(h.core.TakeActions()).size(), 1u);
+}
+
+TEST(RouterCoreTest, MarginsLeaveMostOfAShortTime) {
+  CoreHarness h;
+  h.Connect();
+  OpenSequence open = h.MakeOpen(1, h.Spec("short"));
+  open.time_left = absl::Milliseconds(10);
+  h.core.Open(h.gateway, {std::move(open)});
+  EXPECT_EQ(h.core.TakeActions().admits.at(0).time_left, absl::Microseconds(8100));
 }
 
 TEST(RouterCoreTest, CreditReachesTheWorkerAndSurvivesAMove) {
