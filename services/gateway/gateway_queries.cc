@@ -61,19 +61,24 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
   v1::EstimateResponse response;
   response.set_fits(true);
   for (int i = 0; i < request.requests_size(); ++i) {
-    const absl::StatusOr<ValidRequest> valid = starter.Validate(request.requests(i));
-    if (!valid.ok()) {
-      return absl::Status(valid.status().code(),
-                          absl::StrCat("requests[", i, "].", valid.status().message()));
+    const absl::StatusOr<MeasuredRequest> measured = starter.Measure(request.requests(i));
+    if (!measured.ok()) {
+      return absl::Status(measured.status().code(),
+                          absl::StrCat("requests[", i, "].", measured.status().message()));
     }
-    const int64_t prompt = static_cast<int64_t>(valid->prompt_ids.size());
-    const int64_t generated = valid->effective.stop().max_new_tokens();
+    if (response.fits() && !measured->fits.ok()) {
+      response.set_fits(false);
+      response.set_misfit(absl::StrCat("requests[", i, "].", measured->fits.message()));
+    }
+    const ValidRequest& valid = measured->request;
+    const int64_t prompt = static_cast<int64_t>(valid.prompt_ids.size());
+    const int64_t generated = valid.effective.stop().max_new_tokens();
     response.set_prompt_tokens(response.prompt_tokens() + prompt);
-    response.set_generated_tokens_max(response.generated_tokens_max() + valid->n * generated);
+    response.set_generated_tokens_max(response.generated_tokens_max() + valid.n * generated);
     // Whole blocks of the prompt are shared by the samples of a group.
     const int64_t shared = prompt / block_tokens;
     const int64_t own = Blocks(prompt + generated, block_tokens) - shared;
-    response.set_kv_blocks_max(response.kv_blocks_max() + shared + valid->n * own);
+    response.set_kv_blocks_max(response.kv_blocks_max() + shared + valid.n * own);
   }
   for (const v1::WorkerState& worker : info.workers()) {
     response.set_kv_blocks_cluster(response.kv_blocks_cluster() + worker.kv_blocks());

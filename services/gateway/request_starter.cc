@@ -52,9 +52,9 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
   return Start(validator_.Score(request, *limits), BodyDigest(request), limits, scope, -1);
 }
 
-absl::StatusOr<ValidRequest> RequestStarter::Validate(const v1::GenerateRequest& request) const {
+absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateRequest& request) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
-  return validator_.Generate(request, *limits);
+  return validator_.Measure(request, *limits);
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(

@@ -38,7 +38,7 @@ class RequestStarter {
   // free by the time the client asks again.
   void Settle(const Generation& generation) const { table_->Settle(generation); }
   // Checks only.
-  absl::StatusOr<ValidRequest> Validate(const v1::GenerateRequest& request) const;
+  absl::StatusOr<MeasuredRequest> Measure(const v1::GenerateRequest& request) const;
 
  private:
   absl::StatusOr<std::shared_ptr<Generation>> Start(absl::StatusOr<ValidRequest> valid,

@@ -18,6 +18,8 @@ namespace lockstep::gateway {
 namespace {
 
 constexpr size_t kNameBytesMax = 256;
+// Larger than any context; sums of a few do not overflow.
+constexpr int64_t kTokensUnbounded = int64_t{1} << 40;
 constexpr int64_t kSamplesMax = 1024;
 constexpr int64_t kSampleIndexEnd = int64_t{1} << 31;
 
@@ -209,6 +211,22 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
   out.skip_special_tokens = !request.has_skip_special_tokens() || request.skip_special_tokens();
   out.keep_stop_in_text = request.stop().keep_stop_in_text();
   return out;
+}
+
+absl::StatusOr<MeasuredRequest> RequestValidator::Measure(const v1::GenerateRequest& request,
+                                                          const ModelLimits& limits) const {
+  absl::StatusOr<ValidRequest> valid = Generate(request, limits);
+  if (valid.ok()) return MeasuredRequest{*std::move(valid), absl::OkStatus()};
+  ModelLimits roomy = limits;
+  roomy.context_tokens_max = roomy.kv_tokens_max = kTokensUnbounded;
+  absl::StatusOr<ValidRequest> large = Generate(request, roomy);
+  if (!large.ok()) return large.status();  // It is wrong in another way too.
+  if (!request.stop().has_max_new_tokens()) {
+    const int64_t prompt_tokens = static_cast<int64_t>(large->prompt_ids.size());
+    large->effective.mutable_stop()->set_max_new_tokens(
+        std::max<int64_t>(0, limits.context_tokens_max - prompt_tokens));
+  }
+  return MeasuredRequest{*std::move(large), valid.status()};
 }
 
 absl::StatusOr<ValidRequest> RequestValidator::Score(const v1::ScoreRequest& request,

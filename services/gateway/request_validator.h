@@ -32,6 +32,12 @@ struct ValidRequest {
   bool keep_stop_in_text = false;
 };
 
+// A request that is right but for its size, perhaps.
+struct MeasuredRequest {
+  ValidRequest request;
+  absl::Status fits;  // Else the error that it would be refused with.
+};
+
 // Checks requests against the model. Every error is INVALID_ARGUMENT (or FAILED_PRECONDITION where
 // the cluster, not the request, would have to change) and names field, value and limit.
 class RequestValidator {
@@ -41,6 +47,10 @@ class RequestValidator {
 
   absl::StatusOr<ValidRequest> Generate(const v1::GenerateRequest& request,
                                         const ModelLimits& limits) const;
+  // As Generate, but a request that is only too large for the context or for any worker is no
+  // error.
+  absl::StatusOr<MeasuredRequest> Measure(const v1::GenerateRequest& request,
+                                          const ModelLimits& limits) const;
   absl::StatusOr<ValidRequest> Score(const v1::ScoreRequest& request,
                                      const ModelLimits& limits) const;
 

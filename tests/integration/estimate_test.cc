@@ -1,0 +1,96 @@
+// What a dry run tells: whether requests fit at all, and what they would take.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/cluster_harness.h"
+#include "tests/support/rollout_calls.h"
+
+namespace lockstep {
+namespace {
+
+using testing::CallNow;
+using testing::ClusterHarness;
+using ::testing::HasSubstr;
+using testing::RolloutStub;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+class EstimateTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    cluster_ =
+        std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = "deploy/demo-model"});
+    const absl::Status status = cluster_->Start();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  static void TearDownTestSuite() { cluster_.reset(); }
+  static RolloutStub* stub() { return cluster_->stub(); }
+
+  static std::unique_ptr<ClusterHarness> cluster_;
+};
+std::unique_ptr<ClusterHarness> EstimateTest::cluster_;
+
+TEST_F(EstimateTest, TellsWhatFitsAndWhatItTakes) {
+  const auto info = CallNow(stub(), &RolloutStub::GetServerInfo, {});
+  ASSERT_TRUE(info.ok()) << info.status();
+  const int64_t block = info->fingerprint().kv_block_tokens();
+  v1::EstimateRequest request;
+  v1::GenerateRequest* group = request.add_requests();
+  for (int64_t i = 0; i < 2 * block + 1; ++i) group->mutable_prompt_ids()->add_ids(16);
+  group->set_n(3);
+  group->mutable_stop()->set_max_new_tokens(block);
+  const double before = cluster_->GatewayMetric("lockstep_gateway_samples_total");
+  const auto estimate = CallNow(stub(), &RolloutStub::Estimate, request);
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  EXPECT_TRUE(estimate->fits());
+  EXPECT_EQ(estimate->prompt_tokens(), 2 * block + 1);
+  EXPECT_EQ(estimate->generated_tokens_max(), 3 * block);
+  // Two whole blocks of the prompt are shared; each sample has what begins in the third.
+  EXPECT_EQ(estimate->kv_blocks_max(), 2 + 3 * 2);
+  int64_t blocks = 0;
+  for (const v1::WorkerInfo& worker : info->workers()) blocks += worker.kv_blocks();
+  EXPECT_EQ(estimate->kv_blocks_cluster(), blocks);
+  EXPECT_EQ(cluster_->GatewayMetric("lockstep_gateway_samples_total"), before);
+  request.mutable_requests(0)->mutable_sampling()->set_top_p(2);
+  EXPECT_THAT(Message(CallNow(stub(), &RolloutStub::Estimate, request).status()),
+              HasSubstr("requests[0].sampling.top_p: 2"));
+}
+
+TEST_F(EstimateTest, NamesTheFirstRequestThatFitsNoEmptyWorkerAndTheLimit) {
+  const auto info = CallNow(stub(), &RolloutStub::GetServerInfo, {});
+  ASSERT_TRUE(info.ok()) << info.status();
+  const int64_t context = info->context_tokens_max();
+  v1::EstimateRequest request;
+  request.add_requests()->mutable_prompt_ids()->add_ids(16);
+  request.mutable_requests(0)->mutable_stop()->set_max_new_tokens(1);
+  const auto expect_misfit = [&](const std::string& what) {
+    const auto estimate = CallNow(stub(), &RolloutStub::Estimate, request);
+    ASSERT_TRUE(estimate.ok()) << estimate.status();
+    EXPECT_FALSE(estimate->fits());
+    EXPECT_THAT(estimate->misfit(), HasSubstr(what));
+    EXPECT_GT(estimate->kv_blocks_max(), 0);
+    // The same request would be refused, with the same words.
+    const auto answer = CallNow(stub(), &RolloutStub::Generate, request.requests(1));
+    EXPECT_EQ(answer.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Message(answer.status()), HasSubstr(what.substr(what.find('.') + 1)));
+  };
+  v1::GenerateRequest* large = request.add_requests();
+  for (int64_t i = 0; i < context + 1; ++i) large->mutable_prompt_ids()->add_ids(16);
+  expect_misfit(
+      absl::StrCat("requests[1].prompt: ", context + 1, " tokens, the context holds ", context));
+  large->clear_prompt_ids();
+  large->mutable_prompt_ids()->add_ids(16);
+  large->mutable_stop()->set_max_new_tokens(context);
+  expect_misfit(absl::StrCat("requests[1].stop.max_new_tokens: ", context));
+  // What is wrong besides is an error still.
+  large->mutable_sampling()->set_top_p(2);
+  EXPECT_THAT(Message(CallNow(stub(), &RolloutStub::Estimate, request).status()),
+              HasSubstr("requests[1].sampling.top_p: 2"));
+}
+
+}  // namespace
+}  // namespace lockstep
