@@ -25,6 +25,9 @@ absl::StatusOr<GatewayOptions> ReadGatewayOptions(const config::v1::GatewayConfi
                             IntegerOr("sequences_max", config.sequences_max(), 65536, 1, 1 << 24));
   LOCKSTEP_ASSIGN_OR_RETURN(o.stream_slots,
                             IntegerOr("stream_slots", config.stream_slots(), 1024, 1, 65536));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      o.stream_slots_total,
+      IntegerOr("stream_slots_total", config.stream_slots_total(), 4096, 1, 1 << 20));
   LOCKSTEP_ASSIGN_OR_RETURN(o.stream_idle_timeout,
                             SecondsOr("stream_idle_timeout_seconds",
                                       config.stream_idle_timeout_seconds(), 60, 0.1, 86400));

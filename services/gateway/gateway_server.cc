@@ -44,6 +44,7 @@ class GatewayServer::Impl {
   const std::shared_ptr<ClusterView> cluster_ = std::make_shared<ClusterView>();
   ThroughputMeter throughput_;
   ManyStreams streams_;
+  SlotPool slots_{options_.stream_slots_total};
   rpc::DrainState drain_;
   std::unique_ptr<RequestTable> table_;
   std::unique_ptr<RoutePool> routes_;
@@ -86,6 +87,7 @@ absl::Status GatewayServer::Impl::Start() {
                                                                     .table = table_.get(),
                                                                     .cluster = cluster_.get(),
                                                                     .streams = &streams_,
+                                                                    .slots = &slots_,
                                                                     .scheduler = scheduler_.get(),
                                                                     .tokenizer = tokenizer_,
                                                                     .throughput = &throughput_,

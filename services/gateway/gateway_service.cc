@@ -51,7 +51,7 @@ grpc::ServerWriteReactor<v1::GenerateDelta>* GatewayService::GenerateStream(
 grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>*
 GatewayService::GenerateMany(grpc::CallbackServerContext* context) {
   return rpc::StartHandler<GenerateManyHandler>(parts_.starter, many_limits_, parts_.clock,
-                                                parts_.streams, context);
+                                                parts_.streams, parts_.slots, context);
 }
 
 grpc::ServerUnaryReactor* GatewayService::Score(grpc::CallbackServerContext* context,

@@ -20,6 +20,7 @@ class GatewayService final : public v1::RolloutService::CallbackService {
     RequestTable* table = nullptr;
     ClusterView* cluster = nullptr;
     ManyStreams* streams = nullptr;
+    SlotPool* slots = nullptr;
     v1::SchedulerService::StubInterface* scheduler = nullptr;
     std::shared_ptr<const text::Tokenizer> tokenizer;
     const ThroughputMeter* throughput = nullptr;

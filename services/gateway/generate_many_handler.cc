@@ -61,20 +61,43 @@ void GenerateManyHandler::OnMessage(v1::GenerateManyRequest& request) {
     if (absl::Status status = TakeOptions(request.options()); !status.ok()) {
       return Abort(std::move(status));
     }
-  } else if (request.has_generate()) {
-    StartItem(request);
   } else {
     {
       base::MutexLock lock(&items_mutex_);
-      ++slots_used_;
+      pending_ = std::move(request);
     }
-    SendError("", absl::InvalidArgumentError("kind: not set"));
+    if (pool_->Ask(rpc::SharedFrom(this))) StartPending();
   }
   {
     base::MutexLock lock(&items_mutex_);
     any_message_ = true;
   }
   Proceed();
+}
+
+void GenerateManyHandler::OnSlot() {
+  StartPending();
+  bool closed;
+  {
+    base::MutexLock lock(&items_mutex_);
+    closed = closed_;
+  }
+  // It may have closed while the item was started.
+  if (closed) return LeaveItems();
+  Proceed();
+}
+
+void GenerateManyHandler::StartPending() {
+  v1::GenerateManyRequest request;
+  {
+    base::MutexLock lock(&items_mutex_);
+    if (!pending_.has_value()) return;  // The stream closed meanwhile.
+    request = *std::move(pending_);
+    pending_.reset();
+    ++slots_used_;
+  }
+  if (request.has_generate()) return StartItem(request);
+  SendError("", absl::InvalidArgumentError("kind: not set"));
 }
 
 absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& options) {
@@ -100,7 +123,6 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
   bool is_new = false;
   {
     base::MutexLock lock(&items_mutex_);
-    ++slots_used_;
     wants_samples = options_.samples_per_group() > 0;
     is_new = !request_id.empty() && items_.try_emplace(request_id).second;
   }
@@ -205,9 +227,13 @@ void GenerateManyHandler::SendError(const std::string& request_id, const absl::S
 }
 
 void GenerateManyHandler::Send(v1::GenerateManyResponse message, bool frees_slot) {
-  base::MutexLock lock(&items_mutex_);
-  sent_.push_back({frees_slot, clock_->Now()});
-  (void)Write(std::move(message));
+  {
+    base::MutexLock lock(&items_mutex_);
+    sent_.push_back({frees_slot, clock_->Now()});
+    (void)Write(std::move(message));
+  }
+  // The work is done; that nobody reads the answer is this stream's own affair.
+  if (frees_slot) pool_->Give(this);
 }
 
 void GenerateManyHandler::OnWritten() {
@@ -228,9 +254,11 @@ void GenerateManyHandler::Proceed() {
     base::MutexLock lock(&items_mutex_);
     const bool enough_groups = EnoughGroupsLocked();
     const bool done = half_closed_ || enough_groups;
-    finish = (done || draining_) && slots_used_ == 0;
+    // A prompt that was read is answered, unless nothing more is wanted.
+    const bool waits = pending_.has_value();
+    finish = (done || draining_) && slots_used_ == 0 && (!waits || enough_groups);
     if (!done && draining_) status = absl::UnavailableError("this gateway is draining");
-    if (!done && !draining_ && slots_used_ < limits_.slots_max) RequestRead();
+    if (!done && !draining_ && !waits && slots_used_ < limits_.slots_max) RequestRead();
   }
   if (finish) Finish(std::move(status));
 }
@@ -241,6 +269,17 @@ void GenerateManyHandler::OnHalfClose() {
     half_closed_ = true;
   }
   Proceed();
+}
+
+void GenerateManyHandler::OnClosed(const absl::Status& /*status*/) {
+  {
+    base::MutexLock lock(&items_mutex_);
+    closed_ = true;
+    pending_.reset();
+  }
+  pool_->Leave(this);
+  // A message may have been on its way while the client was found to be gone.
+  LeaveItems();
 }
 
 void GenerateManyHandler::LeaveItems() {

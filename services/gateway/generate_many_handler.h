@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "common/rpc/handler.h"
 #include "lockstep/v1/rollout.pb.h"
 #include "services/gateway/request_starter.h"
+#include "services/gateway/slot_pool.h"
 
 namespace lockstep::gateway {
 
@@ -27,21 +29,25 @@ class ManyStreams {
   std::vector<std::weak_ptr<GenerateManyHandler>> handlers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Many prompts over one stream. A prompt is read only when a slot is free, and a slot is freed when
-// its answer has left, so a client that does not read stops being read from.
+// Many prompts over one stream. A prompt is read when the stream has a slot free, and starts when
+// the pool of all streams has one too; until then nothing more is read. The pool has its slot back
+// when the answer is there, the stream when it has left: a client that does not read stops being
+// read from, and keeps nobody else out.
 class GenerateManyHandler final
-    : public rpc::BidiHandler<v1::GenerateManyRequest, v1::GenerateManyResponse> {
+    : public rpc::BidiHandler<v1::GenerateManyRequest, v1::GenerateManyResponse>,
+      public SlotOwner {
  public:
   struct Limits {
     int64_t slots_max = 0;
     absl::Duration idle_timeout;
   };
   GenerateManyHandler(const RequestStarter* starter, Limits limits, const base::Clock* clock,
-                      ManyStreams* streams, grpc::CallbackServerContext* context)
+                      ManyStreams* streams, SlotPool* pool, grpc::CallbackServerContext* context)
       : BidiHandler(context, rpc::kBoundedByCredit),
         starter_(starter),
         clock_(clock),
         streams_(streams),
+        pool_(pool),
         limits_(limits) {}
 
   // Ends groups that have what was asked for, and the stream when its client does not read, or
@@ -68,13 +74,15 @@ class GenerateManyHandler final
   void OnMessage(v1::GenerateManyRequest& request) override;
   void OnHalfClose() override;
   void OnCancelled() override { LeaveItems(); }
-  // A message may have been on its way while the client was found to be gone.
-  void OnClosed(const absl::Status&) override { LeaveItems(); }
+  void OnClosed(const absl::Status&) override;
   void OnWritten() override;
+  void OnSlot() override;
 
   // Nobody waits here for what is in work.
   void LeaveItems();
   absl::Status TakeOptions(const v1::GenerateManyOptions& options);
+  // The prompt that was read last has a slot.
+  void StartPending();
   void StartItem(const v1::GenerateManyRequest& request);
   void SampleEnded(const std::string& request_id, const v1::Sample& sample);
   void ItemFinished(const std::string& request_id);
@@ -89,12 +97,15 @@ class GenerateManyHandler final
   const RequestStarter* const starter_;
   const base::Clock* const clock_;
   ManyStreams* const streams_;
+  SlotPool* const pool_;
 
   base::Mutex items_mutex_;
   Limits limits_ ABSL_GUARDED_BY(items_mutex_);
   v1::GenerateManyOptions options_ ABSL_GUARDED_BY(items_mutex_);
   absl::flat_hash_map<std::string, Item> items_ ABSL_GUARDED_BY(items_mutex_);
   std::deque<Sent> sent_ ABSL_GUARDED_BY(items_mutex_);
+  // Read, and waiting for a slot of the pool.
+  std::optional<v1::GenerateManyRequest> pending_ ABSL_GUARDED_BY(items_mutex_);
   int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
   int64_t groups_accepted_ ABSL_GUARDED_BY(items_mutex_) = 0;
   // Of those that `groups_total` may keep.
@@ -102,6 +113,7 @@ class GenerateManyHandler final
   bool any_message_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(items_mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(items_mutex_) = false;
 };
 
 }  // namespace lockstep::gateway

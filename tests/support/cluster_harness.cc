@@ -110,6 +110,7 @@ absl::Status ClusterHarness::Start() {
   config.set_scheduler(Address(scheduler_port_));
   if (options_.model != "null:") config.set_tokenizer_dir(options_.model);
   config.set_sequences_max(options_.gateway_sequences_max);
+  config.set_stream_slots_total(options_.stream_slots_total);
   config.set_orphan_grace_seconds(options_.orphan_grace_seconds);
   config.set_stream_idle_timeout_seconds(options_.stream_idle_timeout_seconds);
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, gateway::ReadGatewayOptions(config));

@@ -30,6 +30,7 @@ class ClusterHarness {
     double lease_seconds = 2;  // Long enough for a machine that is busy with other tests.
     int64_t reserve_horizon_tokens = 256;
     int64_t gateway_sequences_max = 65536;
+    int64_t stream_slots_total = 4096;
     double orphan_grace_seconds = 30;
     double stream_idle_timeout_seconds = 60;
     worker::WorkerHooks worker_hooks;  // Of every worker.
