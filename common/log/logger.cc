@@ -100,9 +100,10 @@ void AppendField(const Field& field, Format format, std::string* line) {
 Logger::Logger(Options options, const base::Clock* clock, LogSink* sink)
     : options_(std::move(options)), clock_(clock), sink_(sink) {}
 
-Logger Logger::WithTrace(std::string_view trace_id) const {
+Logger Logger::ForRequest(std::string_view trace_id, std::string_view request_id) const {
   Logger traced = *this;
-  traced.trace_id_ = std::string(trace_id);
+  traced.trace_id_ = std::string(trace_id.empty() ? request_id : trace_id);
+  traced.step_level_ = trace_id.empty() ? Level::kDebug : Level::kInfo;
   return traced;
 }
 

@@ -31,8 +31,9 @@ class Logger {
   // Clock and sink outlive the logger and its copies.
   Logger(Options options, const base::Clock* clock, LogSink* sink);
 
-  // The same logger with `trace_id` on every line.
-  Logger WithTrace(std::string_view trace_id) const;
+  // The logger of one request. `trace_id` is what its client sent, or empty; then its lines carry
+  // the request id in its place.
+  Logger ForRequest(std::string_view trace_id, std::string_view request_id) const;
 
   void Debug(std::string_view event, std::initializer_list<Field> fields = {}) const {
     Log(Level::kDebug, event, fields);
@@ -46,6 +47,11 @@ class Logger {
   void Error(std::string_view event, std::initializer_list<Field> fields = {}) const {
     Log(Level::kError, event, fields);
   }
+  // An ordinary step in the life of a request. Info if its client sent a trace id, and so asked to
+  // see where it goes; debug for all others, of which there may be thousands a second.
+  void Step(std::string_view event, std::initializer_list<Field> fields = {}) const {
+    Log(step_level_, event, fields);
+  }
   void Log(Level level, std::string_view event, std::initializer_list<Field> fields) const;
 
   // Whether a line of `level` is written, to skip work that only a log line needs.
@@ -54,6 +60,7 @@ class Logger {
  private:
   Options options_;
   std::string trace_id_;
+  Level step_level_ = Level::kDebug;
   const base::Clock* clock_;
   LogSink* sink_;
 };

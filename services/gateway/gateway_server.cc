@@ -72,7 +72,7 @@ absl::Status GatewayServer::Impl::Start() {
                             .orphan_grace = options_.orphan_grace,
                             .result_bytes_max = options_.result_bytes_max,
                             .sequences_max = options_.sequences_max},
-      base_->clock(), metrics_.get());
+      base_->clock(), metrics_.get(), base_->logger());
   routes_ = std::make_unique<RoutePool>(options_.routers, metrics_.get(), base_->logger());
   starter_ = std::make_unique<RequestStarter>(
       RequestStarter::Options{.default_deadline = options_.default_deadline,

@@ -61,8 +61,11 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
     absl::StatusOr<ValidRequest> valid, const std::string& body_digest,
     std::shared_ptr<const ModelLimits> limits, const rpc::CallScope& scope,
     int64_t credit_tokens) const {
-  const auto refuse = [this](absl::Status status) {
+  const log::Logger logger =
+      deps_.logger.ForRequest(scope.trace_id, valid.ok() ? valid->request_id : std::string());
+  const auto refuse = [&](absl::Status status) {
     deps_.metrics->requests[status.code()].Increment();
+    logger.Step("request_refused", {{"error", status}});
     return status;
   };
   if (!valid.ok()) return refuse(valid.status());
@@ -77,7 +80,7 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
     context->request = *std::move(valid);
     context->limits = std::move(limits);
     context->tokenizer = tokenizer_;
-    context->trace_id = scope.trace_id.empty() ? request_id : scope.trace_id;
+    context->trace_id = scope.trace_id;
     context->request.effective.set_deadline_seconds(
         absl::ToDoubleSeconds(deadline - deps_.clock->Now()));
     if (tokenizer_ != nullptr) {
@@ -92,6 +95,10 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
   absl::StatusOr<RequestTable::Found> found =
       table_->FindOrMake(request_id, body_digest, valid->n, make);
   if (!found.ok()) return refuse(found.status());
+  logger.Step("request_accepted", {{"request", request_id},
+                                   {"samples", found->generation->context().request.n},
+                                   {"attached", found->attached},
+                                   {"deadline_seconds", deadline - deps_.clock->Now()}});
   if (!found->attached) found->generation->Start();
   // A caller who wants the whole answer must not wait for the credit of a stream.
   if (found->attached && credit_tokens < 0) found->generation->GrantAll();

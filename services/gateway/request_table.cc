@@ -8,8 +8,9 @@
 
 namespace lockstep::gateway {
 
-RequestTable::RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics)
-    : options_(options), clock_(clock), metrics_(metrics) {}
+RequestTable::RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics,
+                           log::Logger logger)
+    : options_(options), clock_(clock), metrics_(metrics), logger_(std::move(logger)) {}
 
 absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
     const std::string& request_id, const std::string& body_digest, int64_t samples,
@@ -32,7 +33,7 @@ absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Generation> generation, make());
   samples_in_work_ += samples;
-  entries_[request_id] = {generation, body_digest, samples};
+  entries_[request_id] = {generation, body_digest, samples, clock_->Now()};
   return Found{std::move(generation), false};
 }
 
@@ -92,9 +93,15 @@ void RequestTable::KeepFinishedLocked(const std::string& request_id, absl::Time 
   const auto found = entries_.find(request_id);
   Entry& entry = found->second;
   samples_in_work_ -= entry.samples;
+  const RequestContext& context = entry.generation->context();
+  logger_.ForRequest(context.trace_id, request_id)
+      .Step("request_ended", {{"request", request_id},
+                              {"samples", entry.samples},
+                              {"completed", entry.generation->completed_sample_count()},
+                              {"seconds", now - entry.started}});
   // Nobody knows a minted id, so nobody can ask again; and a retry of what failed or was cut short
   // must run.
-  const ValidRequest& request = entry.generation->context().request;
+  const ValidRequest& request = context.request;
   if (request.request_id_minted || entry.generation->completed_sample_count() < request.n) {
     entries_.erase(found);
     return;

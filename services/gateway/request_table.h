@@ -27,7 +27,8 @@ class RequestTable {
     int64_t result_bytes_max = 0;
     int64_t sequences_max = 0;  // Samples in work.
   };
-  RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics);
+  RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics,
+               log::Logger logger);
 
   struct Found {
     std::shared_ptr<Generation> generation;
@@ -53,6 +54,7 @@ class RequestTable {
     std::shared_ptr<Generation> generation;
     std::string body_digest;
     int64_t samples = 0;
+    absl::Time started;
     absl::Time finished = absl::InfiniteFuture();
     int64_t bytes = 0;  // Once finished.
   };
@@ -62,6 +64,7 @@ class RequestTable {
   const Options options_;
   const base::Clock* const clock_;
   GatewayMetrics* const metrics_;
+  const log::Logger logger_;
   mutable base::Mutex mutex_;
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> finished_order_ ABSL_GUARDED_BY(mutex_);  // Oldest first.

@@ -21,7 +21,7 @@ struct RequestContext {
   std::shared_ptr<const ModelLimits> limits;
   std::shared_ptr<const text::Tokenizer> tokenizer;  // Null: no text.
   std::shared_ptr<const text::StopSet> stops;        // Set with a tokenizer.
-  std::string trace_id;
+  std::string trace_id;                              // Empty unless the client sent one.
 };
 
 // The ledger of record of one sample: results in order of absolute index, whoever computed them and

@@ -186,6 +186,9 @@ void RouterCore::TicketGranted(uint64_t admit_handle, Ticket ticket) {
   if (record->entry_epoch == base::Epoch()) record->entry_epoch = ticket.epoch;
   ledger_.SetRunning(record, std::move(ticket));
   table_.AddRunning(row->worker, 1, now);
+  LoggerOf(*record).Step("sequence_starts", {{"sequence", record->spec->sequence},
+                                             {"worker", row->worker.id},
+                                             {"attempt", record->ticket->attempt}});
   Start(record, row);
 }
 
@@ -226,6 +229,10 @@ void RouterCore::End(SequenceRecord* record, SequenceEnd end, SequenceDelta last
   AddUsage(record->usage, &end.usage);
   end.resumptions = record->resumptions;
   deps_.metrics->ended[end.reason].Increment();
+  LoggerOf(*record).Step("sequence_ended", {{"sequence", record->spec->sequence},
+                                            {"reason", EndReasonName(end.reason)},
+                                            {"outputs", record->log.output_ids().size()},
+                                            {"resumptions", record->resumptions}});
   last.end = std::move(end);
   Deliver(*record, std::move(last));
   Close(record);
@@ -286,7 +293,7 @@ RouterActions RouterCore::TakeActions() {
 }
 
 log::Logger RouterCore::LoggerOf(const SequenceRecord& record) const {
-  return deps_.logger.WithTrace(record.spec->trace_id);
+  return deps_.logger.ForRequest(record.spec->trace_id, record.spec->request.value());
 }
 
 }  // namespace lockstep::router

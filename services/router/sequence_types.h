@@ -37,7 +37,7 @@ struct WorkerKey {
 struct SequenceSpec {
   base::SequenceId sequence;
   base::RequestId request;
-  std::string trace_id;
+  std::string trace_id;  // Empty unless the client sent one.
   std::vector<uint32_t> prompt_ids;
   std::vector<uint32_t> generated_ids;  // Given with the request.
   int64_t max_new_tokens = 0;           // Counts generated_ids.
@@ -89,6 +89,10 @@ struct LogprobBytes {
 };
 
 enum class EndReason { kStop, kLength, kAbort, kError, kPartial };
+inline constexpr const char* kEndReasonNames[] = {"stop", "length", "abort", "error", "partial"};
+inline const char* EndReasonName(EndReason reason) {
+  return kEndReasonNames[static_cast<size_t>(reason)];
+}
 
 struct SequenceUsage {
   int64_t cached_tokens = 0;
@@ -138,7 +142,7 @@ struct WorkerState {
   std::string address;
   int64_t running_sequences = 0;  // Of all routers.
   bool draining = false;
+  absl::Duration lease;
 };
 
 }  // namespace lockstep::router
-  absl::Duration lease;

@@ -218,6 +218,7 @@ void EncodeAdmit(const std::string& cluster_id, const AdmitRequest& request,
   message->set_handle(request.handle);
   message->set_sequence_id(spec.sequence.value());
   message->set_request_id(spec.request.value());
+  message->set_trace_id(spec.trace_id);
   message->set_attempt(request.attempt);
   message->set_length(request.length);
   message->set_prompt_tokens(static_cast<int64_t>(spec.prompt_ids.size()));

@@ -74,6 +74,19 @@ void CoreHost::LogDecisions(const Decisions& decisions) {
   for (const std::string& violation : decisions.violations) {
     logger_.Error("plan_violation", {{"what", violation}});
   }
+  for (const AdmitOutcome& outcome : decisions.outcomes) {
+    const log::Logger logger = logger_.ForRequest(outcome.trace_id, outcome.request.value());
+    if (outcome.ticket.ok()) {
+      logger.Step("sequence_admitted", {{"sequence", outcome.sequence},
+                                        {"worker", outcome.ticket->worker.id},
+                                        {"attempt", outcome.ticket->attempt},
+                                        {"wait_seconds", outcome.waited}});
+    } else {
+      logger.Step("sequence_not_admitted", {{"sequence", outcome.sequence},
+                                            {"error", outcome.ticket.status()},
+                                            {"wait_seconds", outcome.waited}});
+    }
+  }
   for (const LostWorker& lost : decisions.lost) {
     logger_.Warning("lease_ended", {{"worker", lost.name.id},
                                     {"incarnation", lost.name.incarnation},

@@ -22,6 +22,9 @@ using OperationId = base::StrongId<struct OperationIdTag, uint64_t>;
 struct AdmitOutcome {
   RouterStream stream;
   uint64_t handle = 0;
+  base::SequenceId sequence;
+  base::RequestId request;
+  std::string trace_id;
   absl::StatusOr<Ticket> ticket;
   absl::Duration waited;  // Since the request came.
 };
@@ -81,10 +84,10 @@ struct WorkerView {
   int64_t kv_blocks_free = 0;     // Not promised.
   int64_t kv_blocks = 0;
   bool draining = false;
+  absl::Duration lease;
 };
 
 struct CoreState {
-  absl::Duration lease;
   std::optional<PauseMode> pause;
   base::Epoch epoch;
   uint64_t scheduler_epoch = 0;

@@ -104,6 +104,9 @@ bool SchedulerCore::TryGrant(const AdmissionRequest& request, const WorkerName& 
   ++counters_.granted;
   decisions_.outcomes.push_back({.stream = request.stream,
                                  .handle = request.handle,
+                                 .sequence = request.sequence,
+                                 .request = request.request,
+                                 .trace_id = request.trace_id,
                                  .ticket = Ticket{.id = id,
                                                   .worker = worker,
                                                   .sequence = request.sequence,
@@ -120,6 +123,9 @@ void SchedulerCore::Refuse(const AdmissionRequest& request, absl::Status status,
   ++counters_.refused[static_cast<size_t>(status.code())];
   decisions_.outcomes.push_back({.stream = request.stream,
                                  .handle = request.handle,
+                                 .sequence = request.sequence,
+                                 .request = request.request,
+                                 .trace_id = request.trace_id,
                                  .ticket = std::move(status),
                                  .waited = waited});
 }

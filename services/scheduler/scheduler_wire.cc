@@ -106,6 +106,7 @@ AdmissionRequest DecodeAdmission(const v1::AdmitRequest& request, RouterStream s
                            .handle = request.handle(),
                            .sequence = base::SequenceId(request.sequence_id()),
                            .request = base::RequestId(request.request_id()),
+                           .trace_id = request.trace_id(),
                            .group = request.group_id(),
                            .attempt = request.attempt(),
                            .demand = {.length = request.length(),
@@ -175,8 +176,8 @@ v1::WorkerState EncodeView(const std::string& cluster_id, const WorkerView& view
   state.set_kv_blocks_free(view.kv_blocks_free);
   state.set_kv_blocks(view.kv_blocks);
   state.set_draining(view.draining);
-  return state;
   state.set_lease_seconds(absl::ToDoubleSeconds(view.lease));
+  return state;
 }
 
 v1::ControlRequest EncodeControl(const std::string& cluster_id, const ControlCall& call) {

@@ -99,6 +99,7 @@ struct AdmissionRequest {
   uint64_t handle = 0;  // Unique on the stream.
   base::SequenceId sequence;
   base::RequestId request;
+  std::string trace_id;  // Empty unless the client sent one.
   std::string group;
   int64_t attempt = 0;  // Attempts so far.
   Demand demand;

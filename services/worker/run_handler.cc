@@ -51,7 +51,7 @@ void RunHandler::StartSequences(const v1::WorkerCommand& command) {
       AddRefusal(ticket, start.status(), &refusals);
       continue;
     }
-    if (!parts_.streams->Bind(start->ticket, rpc::SharedFrom(this))) {
+    if (!parts_.streams->Bind(*start, rpc::SharedFrom(this))) {
       AddRefusal(ticket, absl::AlreadyExistsError("ticket: it runs already"), &refusals);
       continue;
     }
@@ -62,7 +62,7 @@ void RunHandler::StartSequences(const v1::WorkerCommand& command) {
   const std::vector<absl::Status> statuses = parts_.engine->Start(std::move(starts));
   for (size_t i = 0; i < statuses.size(); ++i) {
     if (statuses[i].ok()) continue;
-    parts_.streams->Unbind(tickets[i]);
+    parts_.streams->Unbind(tickets[i], statuses[i]);
     AddRefusal(tickets[i].value(), statuses[i], &refusals);
   }
   if (!refusals.refusals().empty()) {

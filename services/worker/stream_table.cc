@@ -7,18 +7,49 @@
 
 namespace lockstep::worker {
 
-StreamTable::StreamTable(LeaseFence* fence, StepReport* report, std::string weights_digest)
-    : fence_(fence), report_(report), weights_digest_(std::move(weights_digest)) {}
+StreamTable::StreamTable(LeaseFence* fence, StepReport* report, std::string weights_digest,
+                         log::Logger logger)
+    : fence_(fence),
+      report_(report),
+      weights_digest_(std::move(weights_digest)),
+      logger_(std::move(logger)) {}
 
-bool StreamTable::Bind(base::TicketId ticket, std::weak_ptr<FrameStream> stream) {
+bool StreamTable::Bind(const SequenceStart& start, std::weak_ptr<FrameStream> stream) {
   const FrameStream* key = stream.lock().get();
+  const log::Logger logger = logger_.ForRequest(start.trace_id, start.request.value());
   base::MutexLock lock(&mutex_);
-  return streams_.try_emplace(ticket, Entry{std::move(stream), key}).second;
+  if (!streams_.try_emplace(start.ticket, Entry{std::move(stream), key, start.sequence, logger})
+           .second) {
+    return false;
+  }
+  logger.Step("sequence_starts", {{"sequence", start.sequence},
+                                  {"attempt", start.attempt},
+                                  {"prompt_tokens", start.prompt_ids.size()},
+                                  {"generated_tokens", start.generated_ids.size()}});
+  return true;
 }
 
-void StreamTable::Unbind(base::TicketId ticket) {
+void StreamTable::Unbind(base::TicketId ticket, const absl::Status& why) {
   base::MutexLock lock(&mutex_);
-  streams_.erase(ticket);
+  const auto found = streams_.find(ticket);
+  if (found == streams_.end()) return;
+  found->second.logger.Step("sequence_refused",
+                            {{"sequence", found->second.sequence}, {"error", why}});
+  streams_.erase(found);
+}
+
+void StreamTable::LogEnd(base::TicketId ticket, const SequenceEnd& end) {
+  const auto found = streams_.find(ticket);
+  if (found == streams_.end()) return;
+  const Entry& entry = found->second;
+  if (end.reason == EndReason::kError) {
+    entry.logger.Warning("sequence_failed", {{"sequence", entry.sequence}, {"error", end.error}});
+  } else {
+    entry.logger.Step("sequence_ended", {{"sequence", entry.sequence},
+                                         {"reason", EndReasonName(end.reason)},
+                                         {"decode_seconds", end.usage.decode_seconds},
+                                         {"preemptions", end.usage.preemptions}});
+  }
 }
 
 std::vector<base::TicketId> StreamTable::Drop(const FrameStream* stream) {
@@ -48,7 +79,9 @@ void StreamTable::Deliver(StepOutput output) {
       if (v1::WorkerFrame* frame = FrameFor(sequence.ticket, &frames)) {
         *frame->add_deltas() = EncodeOutput(sequence, identity.worker.value(), weights_digest_);
       }
-      if (sequence.end.has_value()) ended.push_back(sequence.ticket);
+      if (!sequence.end.has_value()) continue;
+      ended.push_back(sequence.ticket);
+      LogEnd(sequence.ticket, *sequence.end);
     }
     for (const base::TicketId ticket : output.hand_offs) {
       if (v1::WorkerFrame* frame = FrameFor(ticket, &frames)) {

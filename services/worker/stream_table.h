@@ -8,7 +8,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/log/logger.h"
 #include "lockstep/v1/worker.pb.h"
+#include "services/worker/engine/sequence_start.h"
 #include "services/worker/engine/step_output.h"
 #include "services/worker/lease_fence.h"
 #include "services/worker/step_report.h"
@@ -28,13 +30,14 @@ class FrameStream {
 // the fence is closed: then nothing leaves. Thread-safe.
 class StreamTable {
  public:
-  StreamTable(LeaseFence* fence, StepReport* report, std::string weights_digest);
+  StreamTable(LeaseFence* fence, StepReport* report, std::string weights_digest,
+              log::Logger logger);
 
   // Before the sequence starts, so that its first result finds its stream. False when the ticket is
   // bound already.
-  bool Bind(base::TicketId ticket, std::weak_ptr<FrameStream> stream);
+  bool Bind(const SequenceStart& start, std::weak_ptr<FrameStream> stream);
   // The start was refused.
-  void Unbind(base::TicketId ticket);
+  void Unbind(base::TicketId ticket, const absl::Status& why);
   // The stream is gone; returns its tickets, which nobody waits for any longer.
   std::vector<base::TicketId> Drop(const FrameStream* stream);
   // The step hook of the engine.
@@ -46,14 +49,18 @@ class StreamTable {
   struct Entry {
     std::weak_ptr<FrameStream> stream;
     const FrameStream* key;
+    base::SequenceId sequence;
+    log::Logger logger;  // Of its request.
   };
   using Frames = absl::flat_hash_map<std::shared_ptr<FrameStream>, v1::WorkerFrame>;
   v1::WorkerFrame* FrameFor(base::TicketId ticket, Frames* frames)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LogEnd(base::TicketId ticket, const SequenceEnd& end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LeaseFence* const fence_;
   StepReport* const report_;
   const std::string weights_digest_;
+  const log::Logger logger_;
   base::Mutex mutex_;
   absl::flat_hash_map<base::TicketId, Entry> streams_ ABSL_GUARDED_BY(mutex_);
 };

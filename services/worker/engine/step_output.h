@@ -22,6 +22,10 @@ struct LogprobBlock {
 };
 
 enum class EndReason { kStop, kLength, kAbort, kError };
+inline constexpr const char* kEndReasonNames[] = {"stop", "length", "abort", "error"};
+inline const char* EndReasonName(EndReason reason) {
+  return kEndReasonNames[static_cast<size_t>(reason)];
+}
 
 struct SequenceUsage {
   int64_t cached_tokens = 0;

@@ -39,13 +39,25 @@ TEST_F(LoggerTest, TextLineHasTimeLevelServiceEventAndTypedFields) {
                 "retries=3 bytes=9223372036854775808 final=true ratio=0.25\n"});
 }
 
-TEST_F(LoggerTest, TraceIdIsOnEveryLineOfATracedLogger) {
+TEST_F(LoggerTest, TraceIdOrRequestIdIsOnEveryLineOfARequestsLogger) {
   const Logger logger = Make(Format::kText);
-  logger.WithTrace("a1").Info("one", {{"n", 1}});
+  logger.ForRequest("a1", "r1").Info("one", {{"n", 1}});
   logger.Info("two");
   ASSERT_EQ(sink_.lines().size(), 2u);
   EXPECT_EQ(sink_.lines()[0], "2026-01-31T10:00:00.123456Z info router one trace_id=a1 n=1\n");
   EXPECT_EQ(sink_.lines()[1], "2026-01-31T10:00:00.123456Z info router two\n");
+  logger.ForRequest("", "r1").Info("three");
+  EXPECT_EQ(sink_.lines()[2], "2026-01-31T10:00:00.123456Z info router three trace_id=r1\n");
+}
+
+TEST_F(LoggerTest, StepsShowAtInfoOnlyForARequestWhoseClientSentATraceId) {
+  const Logger logger = Make(Format::kText);
+  logger.ForRequest("", "r1").Step("starts");
+  logger.Step("starts");
+  EXPECT_TRUE(sink_.lines().empty());
+  logger.ForRequest("a1", "r1").Step("starts");
+  EXPECT_EQ(sink_.lines(), std::vector<std::string>{
+                               "2026-01-31T10:00:00.123456Z info router starts trace_id=a1\n"});
 }
 
 TEST_F(LoggerTest, LevelsBelowTheMinimumAreNotWritten) {
@@ -72,7 +84,7 @@ TEST_F(LoggerTest, EveryJsonLineParsesBackToItsValues) {
   for (int byte = 0; byte < 128; ++byte) all_bytes += static_cast<char>(byte);
   all_bytes += "\u20ac\U0001F600";
   Make(Format::kJson)
-      .WithTrace("t\"1")
+      .ForRequest("t\"1", "")
       .Error("failed", {{"text", all_bytes},
                         {"broken", "\xFF\xC3"},
                         {"status", absl::NotFoundError("no \"x\"")},
