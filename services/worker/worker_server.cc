@@ -120,8 +120,8 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
   LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, hooks, tokenizer_.get()));
   fence_ = std::make_unique<LeaseFence>(options_.server.cluster_id,
                                         base::WorkerId(options_.worker_id), base_->clock());
-  streams_ = std::make_unique<StreamTable>(
-      fence_.get(), &report_, model_.weights_digest.ToString(), base_->logger());
+  streams_ = std::make_unique<StreamTable>(fence_.get(), &report_, model_.weights_digest.ToString(),
+                                           base_->logger());
   LOCKSTEP_ASSIGN_OR_RETURN(
       engine_, EngineLoop::Create(
                    {.split_kv_size = options_.split_kv_size,

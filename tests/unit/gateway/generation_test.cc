@@ -74,15 +74,13 @@ class GenerationTest : public ::testing::Test {
         Generation::Options{.deadline = clock_.Now() + absl::Seconds(60),
                             .credit_tokens = credit,
                             .retry_budget = 2},
-        Generation::Deps{.routes = &routes_,
-                         .clock = &clock_,
-                         .metrics = &metrics_,
-                         .logger = log::Logger({.service = "test", .level_min = log::Level::kError},
-                                               &clock_, &sink_)});
+        Generation::Deps{
+            .routes = &routes_, .clock = &clock_, .metrics = &metrics_, .logger = logger_});
   }
 
   base::SimClock clock_;
   log::StderrSink sink_;
+  const log::Logger logger_{{.service = "test", .level_min = log::Level::kError}, &clock_, &sink_};
   metrics::Registry registry_;
   GatewayMetrics metrics_{&registry_};
   FakeRoutes routes_;
@@ -157,7 +155,7 @@ TEST_F(GenerationTest, TableAttachesEqualBodiesAndRefusesOthers) {
                       .orphan_grace = absl::Seconds(5),
                       .result_bytes_max = 1 << 20,
                       .sequences_max = 3},
-                     &clock_, &metrics_);
+                     &clock_, &metrics_, logger_);
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(2); };
   const auto first = table.FindOrMake("r", "body", 2, make);
   ASSERT_TRUE(first.ok());
@@ -185,7 +183,7 @@ TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
                       .orphan_grace = absl::Seconds(5),
                       .result_bytes_max = kBytesMax,
                       .sequences_max = 10},
-                     &clock_, &metrics_);
+                     &clock_, &metrics_, logger_);
   const int64_t before = testing::LiveBytes();
   int64_t held_max = 0;
   for (int i = 0; i < 5000; ++i) {
@@ -210,7 +208,7 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
                       .orphan_grace = absl::Seconds(5),
                       .result_bytes_max = 1 << 20,
                       .sequences_max = 1},
-                     &clock_, &metrics_);
+                     &clock_, &metrics_, logger_);
   const auto make = [&] { return Make(1, -1, /*minted=*/true); };
   const auto first = table.FindOrMake("r", "b", 1, make)->generation;
   first->Start();
@@ -233,7 +231,7 @@ TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
                       .orphan_grace = absl::Seconds(5),
                       .result_bytes_max = 1 << 20,
                       .sequences_max = 10},
-                     &clock_, &metrics_);
+                     &clock_, &metrics_, logger_);
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(1); };
   const auto orphan = table.FindOrMake("orphan", "b", 1, make)->generation;
   const auto watched = table.FindOrMake("watched", "b", 1, make)->generation;
