@@ -108,10 +108,11 @@ class RouterServer::Impl {
 
   // Runs on whichever thread is the core's sender.
   void Send(RouterActions actions, bool flush) {
-    scheduler_.Send(actions);
     for (const WorkerBatch& batch : actions.workers) worker_lease_ = batch.lease;
     workers_.Send(actions.workers);
     gateways_.Send(std::move(actions.deltas));
+    // Last: nobody waits for what a released ticket frees as someone waits for a token.
+    scheduler_.Send(actions);
     for (const StreamId stream : actions.closed_streams) workers_.Close(stream);
     if (!flush) return;
     scheduler_.Flush();
