@@ -64,9 +64,9 @@ void GenerateManyHandler::OnMessage(v1::GenerateManyRequest& request) {
   } else {
     {
       base::MutexLock lock(&items_mutex_);
-      pending_ = std::move(request);
+      pending_.push_back(std::move(request));
     }
-    if (pool_->Ask(rpc::SharedFrom(this))) StartPending();
+    AskForSlots();
   }
   {
     base::MutexLock lock(&items_mutex_);
@@ -75,8 +75,21 @@ void GenerateManyHandler::OnMessage(v1::GenerateManyRequest& request) {
   Proceed();
 }
 
+void GenerateManyHandler::AskForSlots() {
+  while (true) {
+    {
+      base::MutexLock lock(&items_mutex_);
+      if (asked_ || pending_.empty()) return;
+      asked_ = true;
+    }
+    if (!pool_->Ask(rpc::SharedFrom(this))) return;
+    StartPending();
+  }
+}
+
 void GenerateManyHandler::OnSlot() {
   StartPending();
+  AskForSlots();
   bool closed;
   {
     base::MutexLock lock(&items_mutex_);
@@ -89,13 +102,19 @@ void GenerateManyHandler::OnSlot() {
 
 void GenerateManyHandler::StartPending() {
   v1::GenerateManyRequest request;
+  bool closed;
   {
     base::MutexLock lock(&items_mutex_);
-    if (!pending_.has_value()) return;  // The stream closed meanwhile.
-    request = *std::move(pending_);
-    pending_.reset();
-    ++slots_used_;
+    asked_ = false;
+    closed = pending_.empty();
+    if (!closed) {
+      request = std::move(pending_.front());
+      pending_.pop_front();
+      ++slots_used_;
+    }
   }
+  // The stream closed while the wish was on its way, perhaps after it had left the pool.
+  if (closed) return pool_->Leave(this);
   if (request.has_generate()) return StartItem(request);
   SendError("", absl::InvalidArgumentError("kind: not set"));
 }
@@ -255,7 +274,7 @@ void GenerateManyHandler::Proceed() {
     const bool enough_groups = EnoughGroupsLocked();
     const bool done = half_closed_ || enough_groups;
     // A prompt that was read is answered, unless nothing more is wanted.
-    const bool waits = pending_.has_value();
+    const bool waits = !pending_.empty();
     finish = (done || draining_) && slots_used_ == 0 && (!waits || enough_groups);
     if (!done && draining_) status = absl::UnavailableError("this gateway is draining");
     if (!done && !draining_ && !waits && slots_used_ < limits_.slots_max) RequestRead();
@@ -275,7 +294,7 @@ void GenerateManyHandler::OnClosed(const absl::Status& /*status*/) {
   {
     base::MutexLock lock(&items_mutex_);
     closed_ = true;
-    pending_.reset();
+    pending_.clear();
   }
   pool_->Leave(this);
   // A message may have been on its way while the client was found to be gone.

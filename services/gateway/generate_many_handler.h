@@ -2,7 +2,6 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,7 +80,9 @@ class GenerateManyHandler final
   // Nobody waits here for what is in work.
   void LeaveItems();
   absl::Status TakeOptions(const v1::GenerateManyOptions& options);
-  // The prompt that was read last has a slot.
+  // Asks the pool for the next prompt that waits, and starts those that have a slot at once.
+  void AskForSlots();
+  // The prompt that waits longest has a slot.
   void StartPending();
   void StartItem(const v1::GenerateManyRequest& request);
   void SampleEnded(const std::string& request_id, const v1::Sample& sample);
@@ -104,8 +105,10 @@ class GenerateManyHandler final
   v1::GenerateManyOptions options_ ABSL_GUARDED_BY(items_mutex_);
   absl::flat_hash_map<std::string, Item> items_ ABSL_GUARDED_BY(items_mutex_);
   std::deque<Sent> sent_ ABSL_GUARDED_BY(items_mutex_);
-  // Read, and waiting for a slot of the pool.
-  std::optional<v1::GenerateManyRequest> pending_ ABSL_GUARDED_BY(items_mutex_);
+  // Read, and waiting for a slot of the pool. More than one only when a read was wanted while a
+  // message was on its way.
+  std::deque<v1::GenerateManyRequest> pending_ ABSL_GUARDED_BY(items_mutex_);
+  bool asked_ ABSL_GUARDED_BY(items_mutex_) = false;  // The pool has a wish of this stream.
   int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
   int64_t groups_accepted_ ABSL_GUARDED_BY(items_mutex_) = 0;
   // Of those that `groups_total` may keep.
