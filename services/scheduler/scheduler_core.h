@@ -145,6 +145,8 @@ class SchedulerCore {
   // Sends `command` to all living workers.
   Operation& Begin(const ControlCommand& command);
   absl::Status BumpEpoch(PersistentState next);
+  // Refuses those in the queue that entered before the abort epoch, and counts them.
+  int64_t AbortQueued();
   void SendTo(const WorkerRegistry::Worker& worker, OperationId operation, base::Epoch epoch,
               ControlCommand command);
   // Ends the leases of workers that kept silent, and calls others again whose call failed.

@@ -12,14 +12,19 @@ absl::StatusOr<OperationId> SchedulerCore::AbortAll() {
   PersistentState next = state_;
   next.abort_epoch = base::Epoch(state_.admission_epoch.value() + 1);
   LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(std::move(next)));
-  const std::vector<AdmissionQueue::Waiting> queued = queue_.TakeIf(
-      [&](const AdmissionRequest& request) { return request.entry_epoch < state_.abort_epoch; });
-  RefuseAll(queued, absl::AbortedError("everything was aborted"));
+  const int64_t queued = AbortQueued();
   Operation& operation = Begin({.abort_all = true});
-  operation.result.aborted_sequences = static_cast<int64_t>(queued.size());
+  operation.result.aborted_sequences = queued;
   const OperationId id = operation.result.operation;
   Settle();
   return id;
+}
+
+int64_t SchedulerCore::AbortQueued() {
+  const std::vector<AdmissionQueue::Waiting> queued = queue_.TakeIf(
+      [&](const AdmissionRequest& request) { return request.entry_epoch < state_.abort_epoch; });
+  RefuseAll(queued, absl::AbortedError("everything was aborted"));
+  return static_cast<int64_t>(queued.size());
 }
 
 absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::RequestId>& requests) {
@@ -45,8 +50,13 @@ absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::Request
 absl::StatusOr<OperationId> SchedulerCore::Pause(PauseMode mode) {
   PersistentState next = state_;
   next.pause = mode;
+  const bool aborts = mode == PauseMode::kAbort;
+  // Whatever entered before the pause ends, also what waits or is between two workers.
+  if (aborts) next.abort_epoch = base::Epoch(state_.admission_epoch.value() + 1);
   LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(std::move(next)));
-  Operation& operation = Begin({.abort_all = mode == PauseMode::kAbort});
+  const int64_t queued = aborts ? AbortQueued() : 0;
+  Operation& operation = Begin({.abort_all = aborts});
+  operation.result.aborted_sequences = queued;
   operation.drains = mode == PauseMode::kWait;
   const OperationId id = operation.result.operation;
   Settle();

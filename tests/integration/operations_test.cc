@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
+#include "services/client/arrays.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
 
@@ -176,6 +177,54 @@ TEST_F(OperationsTest, NothingIsAdmittedBetweenAPauseAndItsResume) {
   }
   EXPECT_GE(whole, 128);
   ExpectIdle();
+}
+
+TEST_F(OperationsTest, PauseInAbortModeEndsWhatRunsAndWhatWaitsAndBothGoOnLater) {
+  // More than both workers' KV takes, so that some wait at the scheduler.
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < 96; ++i) {
+    requests.push_back(Request(100 + i, 3000));
+    requests.back().set_disable_prefix_cache(true);
+  }
+  GenerateCalls calls(stub());
+  for (const v1::GenerateRequest& request : requests) calls.Start(request);
+  ASSERT_TRUE(ClusterHarness::WaitUntil([] {
+    const v1::GetStateResponse state = State();
+    return state.running_sequences() > 0 && state.queued_sequences() > 0;
+  }));
+  ASSERT_TRUE(WaitForTokens(GeneratedTokens() + 50));
+  const auto paused = Pause(v1::PAUSE_MODE_ABORT);
+  ASSERT_TRUE(paused.ok()) << paused.status();
+  // All of them end although nothing is resumed.
+  v1::GenerateRequest resumed;
+  bool any_waited = false;
+  const auto answers = calls.Wait();
+  for (size_t i = 0; i < answers.size(); ++i) {
+    ASSERT_TRUE(answers[i].ok()) << answers[i].status();
+    const v1::Sample& sample = answers[i]->samples(0);
+    EXPECT_EQ(sample.finish_reason(), v1::FINISH_REASON_ABORT);
+    EXPECT_EQ(sample.logprobs().raw().size(), sample.token_ids().size());
+    any_waited = any_waited || sample.token_ids().empty();
+    if (sample.token_ids().empty() || resumed.has_prompt_text()) continue;
+    resumed = requests[i];
+    for (const uint32_t id : client::ReadIds(sample.token_ids())) resumed.add_generated_ids(id);
+  }
+  EXPECT_TRUE(any_waited);
+  ASSERT_TRUE(resumed.has_prompt_text()) << "none had a token";
+  Resume();
+  ExpectIdle();
+  // A partial goes on to the end that the uninterrupted one would have had.
+  const int64_t tokens = resumed.generated_ids_size() + 20;
+  resumed.mutable_stop()->set_max_new_tokens(tokens);
+  v1::GenerateRequest whole = resumed;
+  whole.clear_generated_ids();
+  const auto both = GenerateAll(stub(), {resumed, whole});
+  ASSERT_TRUE(both[0].ok() && both[1].ok());
+  const std::string& ids = both[1]->samples(0).token_ids();
+  const size_t given = 4 * static_cast<size_t>(resumed.generated_ids_size());
+  EXPECT_EQ(both[0]->samples(0).token_ids().substr(both[0]->samples(0).token_ids().size() -
+                                                   (ids.size() - given)),
+            ids.substr(given));
 }
 
 TEST_F(OperationsTest, PauseInWaitModeReturnsAfterTheDrain) {

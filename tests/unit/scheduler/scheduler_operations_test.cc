@@ -65,12 +65,51 @@ TEST_F(SchedulerOperationsTest, RequestWithoutAnEntryEpochEntersWhenItComes) {
   EXPECT_EQ(OutcomeOf(handle)->status().code(), StatusCode::kAborted);
 }
 
+TEST_F(SchedulerOperationsTest, PauseInAbortModeEndsWhatWaitsAndWhatIsBetweenTwoWorkers) {
+  Join("a");
+  Admit(Request("s1", {"a"}, 1400, 16));
+  AdmissionRequest waiting = Request("s2", {"a"}, 1400, 16);
+  AdmissionRequest moving = Request("s3", {"a"});
+  const uint64_t handle = waiting.handle;
+  EXPECT_FALSE(Admit(std::move(waiting)).has_value());
+  const OperationId id = *core_->Pause(PauseMode::kAbort);
+  EXPECT_EQ(OutcomeOf(handle)->status().code(), StatusCode::kAborted);
+  EXPECT_EQ(core_->state().queued_sequences, 0);
+  EXPECT_EQ(Admit(std::move(moving))->status().code(), StatusCode::kAborted);
+  AnswerCalls({.aborted_sequences = 1});
+  EXPECT_EQ(ResultOf(id)->aborted_sequences, 2);
+  // What comes during the pause waits for its end.
+  AdmissionRequest later = Request("s4", {"a"});
+  const uint64_t later_handle = later.handle;
+  EXPECT_FALSE(Admit(std::move(later)).has_value());
+  ASSERT_TRUE(core_->Resume().ok());
+  EXPECT_TRUE(OutcomeOf(later_handle)->ok());
+}
+
+TEST_F(SchedulerOperationsTest, PausesInOtherModesKeepWhatWaits) {
+  for (const PauseMode mode : {PauseMode::kWait, PauseMode::kKeep}) {
+    Restart();
+    Join("a");
+    Pass(options_.lease, {a_});
+    ASSERT_TRUE(core_->Pause(mode).ok());
+    AdmissionRequest waiting = Request("s1", {"a"});
+    const uint64_t handle = waiting.handle;
+    EXPECT_FALSE(Admit(std::move(waiting)).has_value());
+    ASSERT_TRUE(core_->Pause(mode).ok());
+    EXPECT_FALSE(OutcomeOf(handle).has_value());
+    ASSERT_TRUE(core_->Resume().ok());
+    EXPECT_TRUE(OutcomeOf(handle)->ok());
+    core_->Release({(*OutcomeOf(handle))->id});
+    all_ = {};
+  }
+}
+
 TEST_F(SchedulerOperationsTest, TicketRefusedAsStaleIsAdmittedAgainAfterAPause) {
   Join("a");
   AdmissionRequest request = Request("s1", {"a"});
   AdmissionRequest again = request;
   const Ticket ticket = **Admit(std::move(request));
-  ASSERT_TRUE(core_->Pause(PauseMode::kAbort).ok());
+  ASSERT_TRUE(core_->Pause(PauseMode::kWait).ok());
   core_->Release({ticket.id});
   ASSERT_TRUE(core_->Resume().ok());
   again.attempt = ticket.attempt;
