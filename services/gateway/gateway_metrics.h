@@ -27,6 +27,10 @@ struct GatewayMetrics {
         samples_open(registry, "lockstep_gateway_samples_open", "Samples in work now."),
         kept_bytes(registry, "lockstep_gateway_kept_result_bytes",
                    "Memory of finished answers kept for a retry, bytes."),
+        stream_slots_used(registry, "lockstep_gateway_stream_slots_used",
+                          "Prompts of GenerateMany streams in work now."),
+        streams_waiting(registry, "lockstep_gateway_streams_waiting",
+                        "GenerateMany streams with a prompt that waits for a slot."),
         routers_connected(registry, "lockstep_gateway_routers_connected",
                           "Routers with an open stream."),
         request_seconds(registry, "lockstep_gateway_request_seconds",
@@ -45,6 +49,8 @@ struct GatewayMetrics {
   metrics::Counter attached;
   metrics::Gauge samples_open;
   metrics::Gauge kept_bytes;
+  metrics::Gauge stream_slots_used;
+  metrics::Gauge streams_waiting;
   metrics::Gauge routers_connected;
   metrics::Histogram request_seconds;
   metrics::Histogram first_token_seconds;

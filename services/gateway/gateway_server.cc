@@ -110,6 +110,8 @@ void GatewayServer::Impl::RunTicker() {
     if (now >= next_sweep) {
       table_->Sweep();
       streams_.Tick(now, drain_.phase() != rpc::DrainState::Phase::kServing);
+      metrics_->stream_slots_used.Set(static_cast<double>(slots_.used()));
+      metrics_->streams_waiting.Set(static_cast<double>(slots_.waiting()));
       throughput_.Read(now, metrics_->generated_tokens.value());
       next_sweep = now + kSweepPause;
     }

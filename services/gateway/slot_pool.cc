@@ -1,5 +1,6 @@
 #include "services/gateway/slot_pool.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -67,6 +68,12 @@ SlotPool::Owners SlotPool::GrantLocked() {
 int64_t SlotPool::used() const {
   base::MutexLock lock(&mutex_);
   return used_;
+}
+
+int64_t SlotPool::waiting() const {
+  base::MutexLock lock(&mutex_);
+  return std::count_if(shares_.begin(), shares_.end(),
+                       [](const auto& entry) { return entry.second.waiting != nullptr; });
 }
 
 }  // namespace lockstep::gateway

@@ -34,6 +34,8 @@ class SlotPool {
   void Leave(const SlotOwner* owner);
 
   int64_t used() const;
+  // Streams with a wish.
+  int64_t waiting() const;
 
  private:
   struct Share {

@@ -57,6 +57,8 @@ class OperationsTest : public ::testing::Test {
   static void ExpectIdle() {
     EXPECT_TRUE(ClusterHarness::WaitUntil([] {
       return cluster_->GatewayMetric("lockstep_gateway_samples_open") == 0 &&
+             cluster_->GatewayMetric("lockstep_gateway_stream_slots_used") == 0 &&
+             cluster_->GatewayMetric("lockstep_gateway_streams_waiting") == 0 &&
              cluster_->RouterMetric("lockstep_router_sequences") == 0 &&
              cluster_->SchedulerMetric("lockstep_scheduler_running_sequences") == 0 &&
              cluster_->SchedulerMetric("lockstep_scheduler_queued_sequences") == 0 &&

@@ -59,6 +59,7 @@ TEST(StreamFairnessTest, AStreamWithFewPromptsIsServedBesideOneWithMany) {
     ASSERT_TRUE(few->Read(&response));
     EXPECT_TRUE(response.has_response()) << response.error().message();
   }
+  EXPECT_LE(cluster.GatewayMetric("lockstep_gateway_stream_slots_used"), 4);
   // First come, first served would have ended all of the others before.
   EXPECT_LT(answered(), kMany / 2);
   EXPECT_FALSE(few->Read(&response));

@@ -65,6 +65,7 @@ TEST(SlotPoolTest, AmongEqualsTheOneThatAskedFirstIsNext) {
   ASSERT_TRUE(Ask(&pool, holder));
   EXPECT_FALSE(Ask(&pool, first));
   EXPECT_FALSE(Ask(&pool, second));
+  EXPECT_EQ(pool.waiting(), 2);
   Answer(&pool, holder.get());
   EXPECT_EQ(first->slots, 1);
   EXPECT_EQ(second->slots, 0);
