@@ -18,16 +18,14 @@ cudaError_t LaunchDecode(const AttentionCall& call, cudaStream_t stream) {
   using Shared = DecodeShared<kHeadDim, kBlock>;
   const int grid = call.schedule.multiprocessors * kDecodeCtas;
   return LaunchKernel(AttentionDecodeKernel<kHeadDim, kBlock>, dim3(static_cast<unsigned>(grid)),
-                      dim3(kDecodeThreads + 32), sizeof(Shared), stream, ParametersOf(call));
+                      dim3(kDecodeCtaThreads), sizeof(Shared), stream, ParametersOf(call));
 }
 
 template <int kHeadDim, int kBlock, int kWarpgroups, typename Products>
 cudaError_t LaunchPrefill(const AttentionCall& call, cudaStream_t stream) {
   using Shared = PrefillShared<kHeadDim, kBlock, kWarpgroups>;
-  AttentionLimits step = call.limits;
-  step.rows = call.args.shape.rows;
-  step.sequences = call.args.shape.sequences;
-  const dim3 grid(static_cast<unsigned>(TilesMax(step, TileTokens(call))),
+  const StepShape& shape = call.args.shape;
+  const dim3 grid(static_cast<unsigned>(TilesMax(shape.rows, shape.sequences, TileTokens(call))),
                   static_cast<unsigned>(call.args.kv_heads));
   return LaunchKernel(AttentionPrefillKernel<kHeadDim, kBlock, kWarpgroups, Products>, grid,
                       dim3(kWarpgroups * 128 + 128), sizeof(Shared), stream, ParametersOf(call));
@@ -64,7 +62,7 @@ cudaError_t PlanAttention(const AttentionCall& call, cudaStream_t stream) {
   if (!IsSupported(call)) return cudaErrorInvalidValue;
   const int unit_rows = call.schedule.split_decode ? kUnitRows : 0;
   return LaunchKernel(AttentionPlanKernel, dim3(1), dim3(kPlanThreads), 0, stream,
-                      ParametersOf(call), call.args.shape.sequences, unit_rows);
+                      ParametersOf(call), unit_rows);
 }
 
 cudaError_t Attention(const AttentionCall& call, cudaStream_t stream) {

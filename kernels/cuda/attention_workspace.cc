@@ -44,9 +44,10 @@ AttentionWorkspace LayOut(const AttentionLimits& limits, Parts& parts) {
   AttentionWorkspace workspace;
   workspace.list = parts.Take<AttentionWorkList>(1);
   workspace.zeros = parts.Take<uint8_t>(kSlabElements * sizeof(uint16_t));
-  workspace.units = parts.Take<AttentionUnit>(static_cast<size_t>(UnitsMax(limits)));
+  workspace.units = parts.Take<AttentionUnit>(sequences * static_cast<size_t>(limits.splits_max));
   // The smallest tile is one token.
-  workspace.tiles = parts.Take<AttentionTile>(static_cast<size_t>(TilesMax(limits, 1)));
+  workspace.tiles =
+      parts.Take<AttentionTile>(static_cast<size_t>(TilesMax(limits.rows, limits.sequences, 1)));
   workspace.arrived = parts.Take<uint32_t>(sequences * static_cast<size_t>(limits.kv_heads));
   workspace.partial_sums = parts.Take<float>(partial_rows * static_cast<size_t>(limits.head_dim));
   workspace.partial_states = parts.Take<float>(partial_rows * 2);
@@ -60,11 +61,7 @@ float AttentionScale(int head_dim) {
   return static_cast<float>(kLog2E / std::sqrt(static_cast<double>(head_dim)));
 }
 
-int UnitsMax(const AttentionLimits& limits) { return limits.sequences * limits.splits_max; }
-
-int TilesMax(const AttentionLimits& limits, int tile_tokens) {
-  return limits.rows / tile_tokens + limits.sequences;
-}
+int TilesMax(int rows, int sequences, int tile_tokens) { return rows / tile_tokens + sequences; }
 
 size_t AttentionWorkspaceBytes(const AttentionLimits& limits) {
   Parts parts(nullptr);

@@ -19,15 +19,18 @@ struct AttentionLimits {
 };
 
 // One split of a sequence that has few rows: the unit of parallel work of decode, per KV head.
-struct AttentionUnit {
+struct alignas(32) AttentionUnit {
   int32_t sequence;
   int32_t split;
   int32_t splits;       // Of the sequence.
   int32_t partial_row;  // Packed rows of all units before this sequence's first.
+  int32_t row_begin;    // The sequence's rows, at consecutive positions.
+  int32_t row_count;
+  int32_t kv_length;  // Keys that the last row sees, in all splits.
 };
 
 // Consecutive rows of a sequence that has many: the unit of prefill, per KV head.
-struct AttentionTile {
+struct alignas(16) AttentionTile {
   int32_t sequence;
   int32_t row_begin;
   int32_t row_count;
@@ -37,6 +40,7 @@ struct AttentionTile {
 struct AttentionWorkList {
   int32_t unit_count;
   int32_t tile_count;
+  uint32_t units_taken;  // By CTAs that came back for more; 0 between launches.
 };
 
 // Rows of a sequence, times the query heads of a KV head, that one decode unit takes.
@@ -59,8 +63,7 @@ size_t AttentionWorkspaceBytes(const AttentionLimits& limits);
 // PlanAttention sets what must be set.
 AttentionWorkspace LayOutAttentionWorkspace(const AttentionLimits& limits, void* memory);
 
-// Upper bounds of what a step can list.
-int UnitsMax(const AttentionLimits& limits);
-int TilesMax(const AttentionLimits& limits, int tile_tokens);
+// Upper bound of the tiles that a step can list.
+int TilesMax(int rows, int sequences, int tile_tokens);
 
 }  // namespace lockstep::kernels::cuda

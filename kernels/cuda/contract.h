@@ -6,9 +6,9 @@
 namespace lockstep::kernels::cuda {
 
 // Keys that share one update of the running maximum (docs/decisions/0014).
-inline constexpr int kKvBlock = 64;
+inline constexpr int kKvBlock = 128;
 // Keys of a split that is merged as a whole; the default of `split_kv_size` (the same record).
-inline constexpr int kSplitKvSize = 512;
+inline constexpr int kSplitKvSize = 1024;
 
 // Tokens of a page of the KV pool. It divides every block, and decides no bit.
 inline constexpr int kPageTokens = 64;

@@ -36,7 +36,8 @@ struct AttentionCall {
 // split_kv_size must be those of the calls that follow.
 cudaError_t PlanAttention(const AttentionCall& call, cudaStream_t stream);
 
-// y of all rows; rows of padding become zero. Placement-invariant on one GPU model.
+// y of all rows. Rows of padding, which come last, become zero. Placement-invariant on one GPU
+// model.
 cudaError_t Attention(const AttentionCall& call, cudaStream_t stream);
 
 // The same bits by the shortest way to write the contract down; needs no plan. Slow.

@@ -16,8 +16,10 @@ for binary in "$build"/tests/gpu/*_test "$build"/bench/kernels/cuda/*_bench; do
   cp "$binary" "$bundle/bin/"
 done
 # The host's own C and C++ libraries, driver and CUDA libraries fit it better than ours.
+hosts='ld-linux|libc|libm|libpthread|libdl|librt|libstdc\+\+|libgcc_s'
+hosts+='|libcuda|libcublas|libcublasLt|libnccl|libcudart|libnvidia'
 ldd "$bundle"/bin/* | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
-  grep -Ev '/(ld-linux|lib(c|m|pthread|dl|rt|stdc\+\+|gcc_s|cuda|cublas|cublasLt|nccl|cudart|nvidia))[-.]' |
+  grep -Ev "/($hosts)[-.]" |
   xargs -r -I{} cp -L {} "$bundle/lib/"
 strip "$bundle"/bin/*
 for binary in "$bundle"/bin/*; do
@@ -29,6 +31,7 @@ done
 cp tests/gpu/run.sh bench/kernels/cuda/run.py "$bundle/"
 commit=$(git rev-parse HEAD)
 # Anything else in the tree is not what the commit says.
-[ -z "$(git status --porcelain -- kernels tests/gpu bench/kernels common)" ] || commit="$commit-dirty"
+changed=$(git status --porcelain -- kernels tests/gpu bench/kernels common)
+[ -z "$changed" ] || commit="$commit-dirty"
 echo "$commit" > "$bundle/COMMIT"
 du -sh "$bundle"

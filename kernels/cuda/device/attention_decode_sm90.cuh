@@ -1,79 +1,128 @@
 #pragma once
 
+#include "kernels/cuda/device/attention_merge_sm90.cuh"
 #include "kernels/cuda/device/attention_rows.cuh"
 
 // Attention of sequences with few rows: a CTA takes one split of one sequence under one KV head,
-// then the next, kv-head-wise neighbours side by side.
+// then the next, neighbours taking neighbouring KV heads.
 //
-// Four warps compute and one copies keys and values, 64 tokens at a time, through one ring that
-// runs on over the ends of units. For the scores each warp takes 16 of 64 keys, for the values a
-// quarter of the dims; maxima and probabilities cross through shared memory. The sums of a split
-// go to the workspace, and whoever finishes a sequence's last split merges all of them in
-// ascending order. Same order per row as prefill: placement-invariant.
+// Four warps compute. One copies, a unit ahead: queries to a slot, keys and values 64 tokens at a
+// time to a ring that runs on over the ends of units. One finishes: when the sums of a split are
+// in the workspace it counts the split as arrived, and if that was its sequence's last it merges
+// all of them in ascending order, while the others go on. For the scores each computing warp takes
+// 16 of 64 keys, for the values a quarter of the dims; maxima and probabilities cross through
+// shared memory. Same order per row as prefill: placement-invariant.
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kDecodeWarps = 4;
-inline constexpr int kDecodeThreads = kDecodeWarps * 32;  // That compute; 32 more copy.
+inline constexpr int kDecodeThreads = kDecodeWarps * 32;  // That compute.
+inline constexpr int kDecodeCtaThreads = kDecodeThreads + 64;
 
 template <int kHeadDim, int kBlock>
 struct DecodeShared {
   static constexpr int kStages = 6;
+  static constexpr int kSlots = 2;
   static constexpr int kTileBytes = kPageTokens * kHeadDim * 2;
   static constexpr int kProbabilityPitch = kBlock * 2 + 16;  // Bytes; rows fall on other banks.
 
   alignas(1024) uint8_t tiles[kStages][kTileBytes];
   alignas(16) uint8_t probabilities[kUnitRows * kProbabilityPitch];
+  DecodeSlot<kHeadDim> slots[kSlots];
   float block_max[kDecodeWarps][kUnitRows];
-  int merges;  // Whether this CTA finished the sequence's last split.
   Barrier full[kStages];
   Barrier empty[kStages];
 };
 
-// A unit under a KV head, as both sides of the CTA see it.
-struct DecodeWork {
-  AttentionUnit unit;
-  int kv_head;
-  int row_begin;
-  int row_count;
-  int begin;  // First key.
-  int end;    // One beyond the last key.
-};
-
-__device__ __forceinline__ DecodeWork DecodeWorkOf(const AttentionParameters& p, int index) {
-  DecodeWork work;
-  work.unit = p.workspace.units[index / p.pool.kv_heads];
-  work.kv_head = index % p.pool.kv_heads;
-  work.row_begin = p.query_start[work.unit.sequence];
-  const int row_end = p.query_start[work.unit.sequence + 1];
-  work.row_count = row_end - work.row_begin;
-  work.begin = work.unit.split * p.split_kv_size;
-  work.end = min(work.begin + p.split_kv_size, p.positions[row_end - 1] + 1);
-  return work;
-}
-
-// Copies every unit of this CTA in the order in which they are computed: a block's keys, then its
-// values. For one thread.
+// Takes units and copies them in the order in which they are computed: the queries, then block by
+// block the keys and the values. For one warp. The next unit and its pages are looked up between
+// the copies of the present one, so that no copy waits for a list or a page table.
 template <int kHeadDim, int kBlock, typename Shared>
-__device__ void CopyDecodeTiles(const AttentionParameters& p, Shared& shared) {
-  const int count = p.workspace.list->unit_count * p.pool.kv_heads;
-  RingPosition<Shared::kStages> at;
-  for (int index = static_cast<int>(blockIdx.x); index < count;
-       index += static_cast<int>(gridDim.x)) {
-    const DecodeWork work = DecodeWorkOf(p, index);
-    const int32_t* pages = p.block_table + static_cast<size_t>(work.unit.sequence) * p.blocks_max;
-    for (int block = work.begin; block < work.end; block += kBlock) {
-      const int block_end = min(block + kBlock, work.end);
+class DecodeCopies {
+ public:
+  __device__ __forceinline__ DecodeCopies(const AttentionParameters& p, Shared& shared)
+      : p_(p), shared_(shared), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ void Run() {
+    count_ = p_.workspace.list->unit_count * p_.pool.kv_heads;
+    next_index_ = static_cast<int>(blockIdx.x);
+    LookUp(1);
+    LookUp(2);
+    while (next_index_ < count_) {
+      const int kv_head = next_index_ % p_.pool.kv_heads;
+      const AttentionUnit unit = next_unit_;
+      PageWindow pages = next_pages_;
+      Publish(unit, kv_head);
+      CopyKeysAndValues(unit, kv_head, pages);
+    }
+    Publish(AttentionUnit{}, 0);
+  }
+
+ private:
+  // A step towards the next unit; each waits for what the step before it asked for.
+  __device__ __forceinline__ void LookUp(int step) {
+    if (step == 0) next_index_ = TakeNext(&p_.workspace.list->units_taken, count_, lane_);
+    if (next_index_ >= count_) return;
+    if (step == 1) next_unit_ = p_.workspace.units[next_index_ / p_.pool.kv_heads];
+    if (step == 2) {
+      next_pages_.Load(p_, next_unit_.sequence, next_unit_.split * p_.split_kv_size / kPageTokens,
+                       lane_);
+    }
+  }
+
+  __device__ __forceinline__ void Publish(const AttentionUnit& unit, int kv_head) {
+    DecodeSlot<kHeadDim>& slot = shared_.slots[slot_at_.stage];
+    Wait(&slot.empty, slot_at_.parity ^ 1);
+    if (lane_ == 0) {
+      slot.unit = unit;
+      slot.kv_head = kv_head;
+      ArriveExpecting(&slot.full, QueryBytes<kHeadDim>(p_, unit.row_count));
+    }
+    __syncwarp();  // The barrier expects the bytes before they come.
+    CopyQueries<kHeadDim>(p_, kv_head, unit.row_begin, unit.row_count, lane_, slot.queries,
+                          &slot.full);
+    slot_at_.Advance();
+  }
+
+  __device__ __forceinline__ void CopyKeysAndValues(const AttentionUnit& unit, int kv_head,
+                                                    PageWindow& pages) {
+    const int first = unit.split * p_.split_kv_size;
+    const int end = min(first + p_.split_kv_size, unit.kv_length);
+    int step = 0;
+    for (int block = first; block < end; block += kBlock) {
+      const int block_end = min(block + kBlock, end);
       for (int side = 0; side < 2; ++side) {
         for (int begin = block; begin < block_end; begin += kPageTokens) {
-          Wait(&shared.empty[at.stage], at.parity ^ 1);
-          LoadTile<kHeadDim, kPageTokens>(p, pages, work.kv_head, static_cast<KvSide>(side), begin,
-                                          work.end, shared.tiles[at.stage], &shared.full[at.stage]);
-          at.Advance();
+          Wait(&shared_.empty[at_.stage], at_.parity ^ 1);
+          CopyTile(unit, kv_head, static_cast<KvSide>(side), begin, end, pages);
+          at_.Advance();
+          if (step < 3) LookUp(step++);
         }
       }
     }
+    while (step < 3) LookUp(step++);
   }
-}
+
+  __device__ __forceinline__ void CopyTile(const AttentionUnit& unit, int kv_head, KvSide side,
+                                           int begin, int end, PageWindow& pages) {
+    const int index = begin / kPageTokens;
+    if (!pages.Holds(index)) pages.Load(p_, unit.sequence, index, lane_);
+    const int page = pages.Page(index);
+    if (lane_ != 0) return;
+    ArriveExpecting(&shared_.full[at_.stage], Shared::kTileBytes);
+    CopyPage<kHeadDim, kPageTokens>(p_, page, kv_head, side, 0, min(end - begin, kPageTokens),
+                                    shared_.tiles[at_.stage], &shared_.full[at_.stage]);
+  }
+
+  const AttentionParameters& p_;
+  Shared& shared_;
+  int lane_;
+  int count_;
+  int next_index_;
+  AttentionUnit next_unit_;
+  PageWindow next_pages_;
+  RingPosition<Shared::kStages> at_;
+  RingPosition<Shared::kSlots> slot_at_;
+};
 
 // Orders what the computing warps wrote to shared memory before what they read after it.
 __device__ __forceinline__ void SyncDecodeWarps() {
@@ -95,25 +144,32 @@ class DecodeRows {
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ __forceinline__ void Run() {
-    const int count = p_.workspace.list->unit_count * p_.pool.kv_heads;
-    for (int index = static_cast<int>(blockIdx.x); index < count;
-         index += static_cast<int>(gridDim.x)) {
-      const DecodeWork work = DecodeWorkOf(p_, index);
-      ComputeSplit(work);
-      if (work.unit.splits == 1) {
+    while (true) {
+      DecodeSlot<kHeadDim>& slot = shared_.slots[slot_at_.stage];
+      Wait(&slot.full, slot_at_.parity);
+      unit_ = slot.unit;
+      if (unit_.row_count == 0) return;
+      kv_head_ = slot.kv_head;
+      ComputeSplit(slot);
+      if (unit_.splits == 1) {
         StoreResult();
       } else {
-        StorePartial(work);
-        if (ArrivesLast(work)) MergeSplits(work);
+        StorePartial();
       }
+      __syncwarp();  // All lanes have stored before their warp says so.
+      if (lane_ == 0) {
+        Arrive(&slot.stored);
+        Arrive(&slot.empty);
+      }
+      slot_at_.Advance();
     }
   }
 
  private:
-  __device__ __forceinline__ void ComputeSplit(const DecodeWork& work) {
-    rows_ = RowsOfLane(p_, work.kv_head, work.row_begin, work.row_count, lane_ / 4);
+  __device__ __forceinline__ void ComputeSplit(const DecodeSlot<kHeadDim>& slot) {
+    rows_ = RowsOfLane(p_, kv_head_, unit_.row_begin, unit_.row_count, unit_.kv_length, lane_ / 4);
     uint32_t q[kHeadDim / 16][4];
-    LoadQueries<kHeadDim>(p_, rows_, lane_, q);
+    LoadQueries<kHeadDim>(slot.queries, rows_, lane_ / 4, lane_, q);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       max_[i / 2] = kMinusInfinity;
@@ -121,8 +177,10 @@ class DecodeRows {
 #pragma unroll
       for (int n = 0; n < kWarpDims / 8; ++n) o_[n][i] = 0;
     }
-    for (int begin = work.begin; begin < work.end; begin += kBlock) {
-      const int tiles = min(kTiles, (work.end - begin + kPageTokens - 1) / kPageTokens);
+    const int first = unit_.split * p_.split_kv_size;
+    const int end = min(first + p_.split_kv_size, unit_.kv_length);
+    for (int begin = first; begin < end; begin += kBlock) {
+      const int tiles = min(kTiles, (end - begin + kPageTokens - 1) / kPageTokens);
       float s[kTiles][2][4];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
@@ -269,15 +327,8 @@ class DecodeRows {
     }
   }
 
-  // Packed rows before those of one split of the unit's sequence in the workspace.
-  __device__ __forceinline__ size_t PartialRow(const DecodeWork& work, int split) const {
-    const int packed = work.row_count * p_.group;
-    return static_cast<size_t>(work.unit.partial_row + split * packed) * p_.pool.kv_heads +
-           work.kv_head * packed;
-  }
-
-  __device__ __forceinline__ void StorePartial(const DecodeWork& work) {
-    const size_t first = PartialRow(work, work.unit.split);
+  __device__ __forceinline__ void StorePartial() {
+    const size_t first = PartialRow(p_, unit_, kv_head_, unit_.split);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       if (rows_.row[row] < 0) continue;
@@ -294,85 +345,22 @@ class DecodeRows {
     }
   }
 
-  // Who comes last merges everything, in the same order as anybody else would.
-  __device__ __forceinline__ bool ArrivesLast(const DecodeWork& work) {
-    __threadfence();    // This thread's sums are visible before its CTA counts as arrived.
-    SyncDecodeWarps();  // All threads have stored theirs.
-    if (threadIdx.x == 0) {
-      uint32_t* arrived =
-          p_.workspace.arrived + work.unit.sequence * p_.pool.kv_heads + work.kv_head;
-      // Wraps to 0 at the last arrival, for the next layer.
-      const uint32_t before = atomicInc(arrived, static_cast<uint32_t>(work.unit.splits - 1));
-      shared_.merges = before == static_cast<uint32_t>(work.unit.splits - 1);
-    }
-    SyncDecodeWarps();  // The answer is there.
-    const bool last = shared_.merges != 0;
-    if (last) __threadfence();  // The others' sums are read after their arrivals.
-    return last;
-  }
-
-  __device__ __forceinline__ void MergeSplits(const DecodeWork& work) {
-    constexpr int kChunks = kHeadDim / 4;
-    for (int item = static_cast<int>(threadIdx.x); item < work.row_count * p_.group * kChunks;
-         item += kDecodeThreads) {
-      const int packed = item / kChunks;
-      const int dim = item % kChunks * 4;
-      const int row = work.row_begin + packed / p_.group;
-      const int splits = p_.positions[row] / p_.split_kv_size + 1;  // That this row sees.
-      float4 sums;
-      float2 state;  // Raw maximum, row sum.
-#pragma unroll 4
-      for (int split = 0; split < splits; ++split) {
-        const size_t at = PartialRow(work, split) + packed;
-        const float4 next_sums = __ldcg(
-            reinterpret_cast<const float4*>(p_.workspace.partial_sums + at * kHeadDim + dim));
-        const float2 next =
-            __ldcg(reinterpret_cast<const float2*>(p_.workspace.partial_states + at * 2));
-        if (split == 0) {
-          sums = next_sums;
-          state = next;
-          continue;
-        }
-        const MergeFactors factors = MergeFactorsOf(state.x, next.x, p_.scale);
-        state = make_float2(factors.max, Merged(factors, state.y, next.y));
-        sums.x = Merged(factors, sums.x, next_sums.x);
-        sums.y = Merged(factors, sums.y, next_sums.y);
-        sums.z = Merged(factors, sums.z, next_sums.z);
-        sums.w = Merged(factors, sums.w, next_sums.w);
-      }
-      const int head = work.kv_head * p_.group + packed % p_.group;
-      StoreOutputs<kHeadDim>(p_, row, head, dim, Normalised(sums.x, state.y),
-                             Normalised(sums.y, state.y));
-      StoreOutputs<kHeadDim>(p_, row, head, dim + 2, Normalised(sums.z, state.y),
-                             Normalised(sums.w, state.y));
-    }
-  }
-
   const AttentionParameters& p_;
   Shared& shared_;
   int warp_;
   int lane_;
   RingPosition<Shared::kStages> at_;
+  RingPosition<Shared::kSlots> slot_at_;
+  AttentionUnit unit_;
+  int kv_head_;
   PackedRows rows_;
   float max_[2];
   float l_[4];
   float o_[kWarpDims / 8][4];
 };
 
-// Rows of padding become zero: nothing that follows may depend on what was there.
-template <int kHeadDim>
-__device__ void ZeroPaddingRows(const AttentionParameters& p) {
-  const int width = p.q_heads * kHeadDim;
-  for (int row = static_cast<int>(blockIdx.x); row < p.rows; row += static_cast<int>(gridDim.x)) {
-    if (p.row_sequence[row] >= 0) continue;
-    for (int i = static_cast<int>(threadIdx.x); i < width; i += kDecodeThreads) {
-      p.y[static_cast<size_t>(row) * width + i] = 0;
-    }
-  }
-}
-
 template <int kHeadDim, int kBlock>
-__global__ void __launch_bounds__(kDecodeThreads + 32, 2)
+__global__ void __launch_bounds__(kDecodeCtaThreads, 2)
     AttentionDecodeKernel(const __grid_constant__ AttentionParameters p) {
   using Shared = DecodeShared<kHeadDim, kBlock>;
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -382,14 +370,20 @@ __global__ void __launch_bounds__(kDecodeThreads + 32, 2)
       InitBarrier(&shared.full[stage], 1);
       InitBarrier(&shared.empty[stage], kDecodeWarps);
     }
+    for (int slot = 0; slot < Shared::kSlots; ++slot) {
+      InitBarrier(&shared.slots[slot].full, 1);
+      InitBarrier(&shared.slots[slot].stored, kDecodeWarps);
+      InitBarrier(&shared.slots[slot].empty, kDecodeWarps + 1);
+    }
     FenceBarrierInit();
   }
   __syncthreads();  // Barriers are there before anybody uses them.
   if (threadIdx.x < kDecodeThreads) {
     DecodeRows<kHeadDim, kBlock>(p, shared).Run();
-    ZeroPaddingRows<kHeadDim>(p);
-  } else if (threadIdx.x == kDecodeThreads) {
-    CopyDecodeTiles<kHeadDim, kBlock>(p, shared);
+  } else if (threadIdx.x < kDecodeThreads + 32) {
+    DecodeCopies<kHeadDim, kBlock, Shared>(p, shared).Run();
+  } else {
+    DecodeMerges<kHeadDim, Shared>(p, shared).Run();
   }
 }
 

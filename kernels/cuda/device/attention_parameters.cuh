@@ -20,6 +20,7 @@ struct AttentionParameters {
   KvPool pool;
   AttentionWorkspace workspace;
   int rows;
+  int sequences;
   int blocks_max;
   int q_heads;
   int group;  // Query heads of a KV head.
@@ -40,6 +41,7 @@ inline AttentionParameters ParametersOf(const AttentionCall& call) {
           .pool = call.pool,
           .workspace = call.workspace,
           .rows = args.shape.rows,
+          .sequences = args.shape.sequences,
           .blocks_max = args.shape.blocks_max,
           .q_heads = args.q_heads,
           .group = args.q_heads / args.kv_heads,

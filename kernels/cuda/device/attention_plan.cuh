@@ -48,17 +48,16 @@ __device__ __forceinline__ PlanCounts CountsBefore(const PlanCounts& mine, PlanC
 }
 
 __global__ void __launch_bounds__(kPlanThreads)
-    AttentionPlanKernel(const __grid_constant__ AttentionParameters p, int sequences,
-                        int unit_rows) {
+    AttentionPlanKernel(const __grid_constant__ AttentionParameters p, int unit_rows) {
   const AttentionWorkspace& to = p.workspace;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kSlabElements * 2; i += kPlanThreads) to.zeros[i] = 0;
-  for (int i = thread; i < sequences * p.pool.kv_heads; i += kPlanThreads) to.arrived[i] = 0;
+  for (int i = thread; i < p.sequences * p.pool.kv_heads; i += kPlanThreads) to.arrived[i] = 0;
 
   PlanCounts carried = {0, 0, 0};
-  for (int first = 0; first < sequences; first += kPlanThreads) {
+  for (int first = 0; first < p.sequences; first += kPlanThreads) {
     const int sequence = first + thread;
-    const bool exists = sequence < sequences;
+    const bool exists = sequence < p.sequences;
     const int row_begin = exists ? p.query_start[sequence] : 0;
     const int rows = exists ? p.query_start[sequence + 1] - row_begin : 0;
     const int kv_length = rows > 0 ? p.positions[row_begin + rows - 1] + 1 : 0;
@@ -73,7 +72,8 @@ __global__ void __launch_bounds__(kPlanThreads)
     PlanCounts total;
     const PlanCounts at = carried + CountsBefore(mine, total);
     for (int split = 0; split < mine.units; ++split) {
-      to.units[at.units + split] = {sequence, split, mine.units, at.partial_rows};
+      to.units[at.units + split] = {sequence,  split, mine.units, at.partial_rows,
+                                    row_begin, rows,  kv_length};
     }
     // Late rows see the most keys and go first.
     for (int tile = 0; tile < mine.tiles; ++tile) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     }
     carried = carried + total;
   }
-  if (thread == 0) *to.list = {carried.units, carried.tiles};
+  if (thread == 0) *to.list = {carried.units, carried.tiles, 0};
 }
 
 }  // namespace lockstep::kernels::cuda

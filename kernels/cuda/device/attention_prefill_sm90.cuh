@@ -21,26 +21,43 @@ struct PrefillShared {
   alignas(1024) uint8_t keys[kStages][kTileBytes];
   uint8_t values[kStages][kTileBytes];
   float4 merged[kHeadDim / 8][kThreads];
-  uint32_t ones[256];
+  alignas(128) uint32_t ones[64];
   Barrier keys_full[kStages];
   Barrier keys_empty[kStages];
   Barrier values_full[kStages];
   Barrier values_empty[kStages];
 };
 
+// Copies the keys or values of block [begin, begin + kBlock) to a stage; tokens from the tile's end
+// on become zero. For one thread.
+template <int kHeadDim, int kBlock>
+__device__ __forceinline__ void CopyPrefillBlock(const AttentionParameters& p,
+                                                 const AttentionTile& tile, int kv_head,
+                                                 KvSide side, int begin, uint8_t* stage,
+                                                 Barrier* barrier) {
+  const int32_t* pages = p.block_table + static_cast<size_t>(tile.sequence) * p.blocks_max;
+  ArriveExpecting(barrier, kBlock * kHeadDim * 2);
+#pragma unroll
+  for (int part = 0; part < kBlock / kPageTokens; ++part) {
+    const int first = begin + part * kPageTokens;
+    const int valid = min(max(tile.kv_length - first, 0), kPageTokens);
+    const int page = valid > 0 ? pages[first / kPageTokens] : 0;
+    CopyPage<kHeadDim, kBlock>(p, page, kv_head, side, part, valid, stage, barrier);
+  }
+}
+
 // Copies the tile's keys and values, block by block. For one thread.
 template <int kHeadDim, int kBlock, typename Shared>
-__device__ void CopyPrefillTiles(const AttentionParameters& p, const AttentionTile& tile,
-                                 int kv_head, Shared& shared) {
-  const int32_t* pages = p.block_table + static_cast<size_t>(tile.sequence) * p.blocks_max;
+__device__ void CopyPrefillTile(const AttentionParameters& p, const AttentionTile& tile,
+                                int kv_head, Shared& shared) {
   RingPosition<Shared::kStages> at;
   for (int begin = 0; begin < tile.kv_length; begin += kBlock) {
     Wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-    LoadTile<kHeadDim, kBlock>(p, pages, kv_head, KvSide::kKeys, begin, tile.kv_length,
-                               shared.keys[at.stage], &shared.keys_full[at.stage]);
+    CopyPrefillBlock<kHeadDim, kBlock>(p, tile, kv_head, KvSide::kKeys, begin,
+                                       shared.keys[at.stage], &shared.keys_full[at.stage]);
     Wait(&shared.values_empty[at.stage], at.parity ^ 1);
-    LoadTile<kHeadDim, kBlock>(p, pages, kv_head, KvSide::kValues, begin, tile.kv_length,
-                               shared.values[at.stage], &shared.values_full[at.stage]);
+    CopyPrefillBlock<kHeadDim, kBlock>(p, tile, kv_head, KvSide::kValues, begin,
+                                       shared.values[at.stage], &shared.values_full[at.stage]);
     at.Advance();
   }
 }
@@ -195,10 +212,10 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
                                                    Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  const PackedRows packed =
-      RowsOfLane(p, kv_head, tile.row_begin, tile.row_count, thread / 32 * 16 + lane / 4);
+  const PackedRows packed = RowsOfLane(p, kv_head, tile.row_begin, tile.row_count, tile.kv_length,
+                                       thread / 32 * 16 + lane / 4);
   uint32_t q[kHeadDim / 16][4];
-  LoadQueries<kHeadDim>(p, packed, lane, q);
+  LoadQueriesFromGlobal<kHeadDim>(p, packed, lane, q);
   PrefillRows<kHeadDim, kBlock, Shared::kThreads> rows(packed, p.scale, &shared.merged[0][thread]);
   const uint32_t ones = SharedAddress(shared.ones);
 
@@ -264,8 +281,9 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
   using Shared = PrefillShared<kHeadDim, kBlock, kWarpgroups>;
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  if (static_cast<int>(blockIdx.x) >= p.workspace.list->tile_count) return;
+  // Read together: behind the last tile of the list there is memory, if no tile.
   const AttentionTile tile = p.workspace.tiles[blockIdx.x];
+  if (static_cast<int>(blockIdx.x) >= p.workspace.list->tile_count) return;
   const int kv_head = static_cast<int>(blockIdx.y);
 
   if (threadIdx.x == 0) {
@@ -277,9 +295,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
     }
     FenceBarrierInit();
   }
-  for (int i = static_cast<int>(threadIdx.x); i < 256; i += static_cast<int>(blockDim.x)) {
-    shared.ones[i] = kOnesBf16;
-  }
+  if (threadIdx.x < 64) shared.ones[threadIdx.x] = kOnesBf16;
   FenceAsyncProxy();
   __syncthreads();  // Barriers and ones are there before anybody uses them.
 
@@ -289,7 +305,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
   } else {
     if constexpr (kWarpgroups > 1) GiveUpRegisters<24>();
     if (threadIdx.x == Shared::kThreads)
-      CopyPrefillTiles<kHeadDim, kBlock>(p, tile, kv_head, shared);
+      CopyPrefillTile<kHeadDim, kBlock>(p, tile, kv_head, shared);
   }
 }
 

@@ -16,9 +16,11 @@ struct PackedRows {
   int position[2];  // -1 where there is no row: it sees no key.
 };
 
+// Rows [row_begin, row_begin + row_count) of the step, the last of which sees `kv_length` keys.
 // `first` is the packed row of this lane's first one; the other is 8 later.
 __device__ __forceinline__ PackedRows RowsOfLane(const AttentionParameters& p, int kv_head,
-                                                 int row_begin, int row_count, int first) {
+                                                 int row_begin, int row_count, int kv_length,
+                                                 int first) {
   PackedRows rows;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -27,64 +29,127 @@ __device__ __forceinline__ PackedRows RowsOfLane(const AttentionParameters& p, i
     const bool exists = token < row_count;
     rows.row[i] = exists ? row_begin + token : -1;
     rows.head[i] = kv_head * p.group + packed % p.group;
-    rows.position[i] = exists ? p.positions[row_begin + token] : -1;
+    rows.position[i] = exists ? kv_length - row_count + token : -1;
   }
   return rows;
 }
 
-// Fragments of the left operand: k-group k holds dims 16k..16k+15.
+// Bytes from one query to the next in shared memory: rows of a fragment fall on other banks.
 template <int kHeadDim>
-__device__ __forceinline__ void LoadQueries(const AttentionParameters& p, const PackedRows& rows,
-                                            int lane, uint32_t (&q)[kHeadDim / 16][4]) {
+inline constexpr int kQueryPitch = kHeadDim * 2 + 16;
+
+// Copies the queries of rows to shared memory, one packed row after the other. For a whole warp,
+// once the barrier expects QueryBytes.
+template <int kHeadDim>
+__device__ __forceinline__ void CopyQueries(const AttentionParameters& p, int kv_head,
+                                            int row_begin, int row_count, int lane, uint8_t* shared,
+                                            Barrier* barrier) {
+  const size_t width = static_cast<size_t>(p.q_heads + 2 * p.pool.kv_heads) * kHeadDim;
+#pragma unroll 1
+  for (int packed = lane; packed < row_count * p.group; packed += 32) {
+    const uint16_t* query = p.qkv + static_cast<size_t>(row_begin + packed / p.group) * width +
+                            static_cast<size_t>(kv_head * p.group + packed % p.group) * kHeadDim;
+    BulkCopy(shared + packed * kQueryPitch<kHeadDim>, query, kHeadDim * 2, barrier);
+  }
+}
+
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t QueryBytes(const AttentionParameters& p, int row_count) {
+  return static_cast<uint32_t>(row_count * p.group * kHeadDim * 2);
+}
+
+// Fragments of the left operand: k-group k holds dims 16k..16k+15. `first` as in RowsOfLane.
+template <int kHeadDim>
+__device__ __forceinline__ void LoadQueries(const uint8_t* shared, const PackedRows& rows,
+                                            int first, int lane, uint32_t (&q)[kHeadDim / 16][4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint8_t* query = shared + (first + 8 * i) * kQueryPitch<kHeadDim> + lane % 4 * 4;
+    const bool exists = rows.row[i] >= 0;
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      q[k][i] = exists ? *reinterpret_cast<const uint32_t*>(query + 32 * k) : 0;
+      q[k][i + 2] = exists ? *reinterpret_cast<const uint32_t*>(query + 32 * k + 16) : 0;
+    }
+  }
+}
+
+// The same from global memory, for many rows of which each is used once.
+template <int kHeadDim>
+__device__ __forceinline__ void LoadQueriesFromGlobal(const AttentionParameters& p,
+                                                      const PackedRows& rows, int lane,
+                                                      uint32_t (&q)[kHeadDim / 16][4]) {
   const size_t width = static_cast<size_t>(p.q_heads + 2 * p.pool.kv_heads) * kHeadDim;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint16_t* query = p.qkv + static_cast<size_t>(max(rows.row[i], 0)) * width +
+    const bool exists = rows.row[i] >= 0;
+    const uint16_t* query = p.qkv + static_cast<size_t>(exists ? rows.row[i] : 0) * width +
                             static_cast<size_t>(rows.head[i]) * kHeadDim + lane % 4 * 2;
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
-      const bool exists = rows.row[i] >= 0;
       q[k][i] = exists ? *reinterpret_cast<const uint32_t*>(query + 16 * k) : 0;
       q[k][i + 2] = exists ? *reinterpret_cast<const uint32_t*>(query + 16 * k + 8) : 0;
     }
   }
 }
 
-// Copies the keys or values of tokens [begin, begin + kTokens) of a sequence to shared memory as
-// [slab][token][64 dims]; tokens from `end` on become zero. For one thread; `barrier` gets all
-// kTokens * kHeadDim * 2 bytes.
+// Copies one side of a page to its part of a tile of kTokens, [slab][token][64 dims]; tokens from
+// `valid` on become zero. For one thread.
 template <int kHeadDim, int kTokens>
-__device__ __forceinline__ void LoadTile(const AttentionParameters& p, const int32_t* pages,
-                                         int kv_head, KvSide side, int begin, int end,
-                                         uint8_t* shared, Barrier* barrier) {
+__device__ __forceinline__ void CopyPage(const AttentionParameters& p, int page, int kv_head,
+                                         KvSide side, int part, int valid, uint8_t* shared,
+                                         Barrier* barrier) {
   constexpr int kSlabs = kHeadDim / kSlabDims;
   constexpr uint32_t kRowBytes = kSlabDims * sizeof(uint16_t);
   constexpr uint32_t kSlabBytes = kPageTokens * kRowBytes;
-  ArriveExpecting(barrier, kTokens * kHeadDim * sizeof(uint16_t));
+  const uint8_t* from = reinterpret_cast<const uint8_t*>(
+      p.pool.data + KvTileOffset(p.pool, page, p.layer, kv_head, side));
+  if (kTokens == kPageTokens && valid == kPageTokens) {
+    BulkCopy(shared, from, kSlabs * kSlabBytes, barrier);
+    return;
+  }
 #pragma unroll
-  for (int part = 0; part < kTokens / kPageTokens; ++part) {
-    const int page_begin = begin + part * kPageTokens;
-    const int valid = min(max(end - page_begin, 0), kPageTokens);
-    const uint8_t* tile = nullptr;
-    if (valid > 0) {
-      const int page = pages[page_begin / kPageTokens];
-      tile = reinterpret_cast<const uint8_t*>(p.pool.data +
-                                              KvTileOffset(p.pool, page, p.layer, kv_head, side));
-    }
-    if (kTokens == kPageTokens && valid == kPageTokens) {
-      BulkCopy(shared, tile, kSlabs * kSlabBytes, barrier);
-      continue;
-    }
-#pragma unroll
-    for (int slab = 0; slab < kSlabs; ++slab) {
-      uint8_t* target = shared + (slab * (kTokens / kPageTokens) + part) * kSlabBytes;
-      const uint32_t bytes = static_cast<uint32_t>(valid) * kRowBytes;
-      if (bytes > 0) BulkCopy(target, tile + slab * kSlabBytes, bytes, barrier);
-      if (bytes < kSlabBytes) {
-        BulkCopy(target + bytes, p.workspace.zeros, kSlabBytes - bytes, barrier);
-      }
+  for (int slab = 0; slab < kSlabs; ++slab) {
+    uint8_t* target = shared + (slab * (kTokens / kPageTokens) + part) * kSlabBytes;
+    const uint32_t bytes = static_cast<uint32_t>(valid) * kRowBytes;
+    if (bytes > 0) BulkCopy(target, from + slab * kSlabBytes, bytes, barrier);
+    if (bytes < kSlabBytes) {
+      BulkCopy(target + bytes, p.workspace.zeros, kSlabBytes - bytes, barrier);
     }
   }
+}
+
+// The physical pages of a sequence, 32 at a time, one in each lane of the copying warp: one load
+// for many copies.
+class PageWindow {
+ public:
+  // Starts the load of the window that holds logical page `index`.
+  __device__ __forceinline__ void Load(const AttentionParameters& p, int sequence, int index,
+                                       int lane) {
+    first_ = index / 32 * 32;
+    const int mine = min(first_ + lane, p.blocks_max - 1);
+    page_ = p.block_table[static_cast<size_t>(sequence) * p.blocks_max + mine];
+  }
+  __device__ __forceinline__ bool Holds(int index) const { return index / 32 * 32 == first_; }
+  __device__ __forceinline__ int Page(int index) const {
+    return __shfl_sync(0xFFFFFFFF, page_, index % 32);
+  }
+
+ private:
+  int first_;
+  int page_;
+};
+
+// The next of `count` items for a CTA that is free; the first of each CTA is its own index. Who
+// takes an item decides no bit. A CTA stops at the first index that is no item, so that a launch
+// takes count times in all, and the last one sets the counter back. For a whole warp.
+__device__ __forceinline__ int TakeNext(uint32_t* taken, int count, int lane) {
+  uint32_t before = 0;
+  if (lane == 0) {
+    // CTAs without a first item take none.
+    before = atomicInc(taken, static_cast<uint32_t>(count - 1));
+  }
+  return static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFF, before, 0));
 }
 
 // Two neighbouring outputs of a row.
