@@ -34,6 +34,7 @@ absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Generation> generation, make());
   samples_in_work_ += samples;
   entries_[request_id] = {generation, body_digest, samples, clock_->Now()};
+  in_work_.insert(request_id);
   return Found{std::move(generation), false};
 }
 
@@ -46,9 +47,8 @@ std::shared_ptr<Generation> RequestTable::Find(const std::string& request_id) co
 std::vector<std::shared_ptr<Generation>> RequestTable::Running() const {
   std::vector<std::shared_ptr<Generation>> running;
   base::MutexLock lock(&mutex_);
-  for (const auto& [id, entry] : entries_) {
-    if (entry.finished == absl::InfiniteFuture()) running.push_back(entry.generation);
-  }
+  running.reserve(in_work_.size());
+  for (const std::string& id : in_work_) running.push_back(entries_.find(id)->second.generation);
   return running;
 }
 
@@ -58,7 +58,7 @@ void RequestTable::Settle(const Generation& generation) {
   const auto found = entries_.find(request_id);
   // Another one may have the id by now.
   if (found == entries_.end() || found->second.generation.get() != &generation) return;
-  if (found->second.finished == absl::InfiniteFuture() && generation.finished()) {
+  if (in_work_.contains(request_id) && generation.finished()) {
     KeepFinishedLocked(request_id, clock_->Now());
   }
 }
@@ -70,14 +70,9 @@ void RequestTable::Sweep() {
         now - generation->orphaned_since() > options_.orphan_grace) {
       generation->EndEarly(v1::FINISH_REASON_ABORT);
     }
+    Settle(*generation);
   }
   base::MutexLock lock(&mutex_);
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    const auto entry = it++;
-    if (entry->second.finished == absl::InfiniteFuture() && entry->second.generation->finished()) {
-      KeepFinishedLocked(entry->first, now);
-    }
-  }
   while (!finished_order_.empty() &&
          (kept_bytes_ > options_.result_bytes_max ||
           now - entries_[finished_order_.front()].finished > options_.result_ttl)) {
@@ -92,6 +87,7 @@ void RequestTable::Sweep() {
 void RequestTable::KeepFinishedLocked(const std::string& request_id, absl::Time now) {
   const auto found = entries_.find(request_id);
   Entry& entry = found->second;
+  in_work_.erase(request_id);
   samples_in_work_ -= entry.samples;
   const RequestContext& context = entry.generation->context();
   logger_.ForRequest(context.trace_id, request_id)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -67,6 +68,8 @@ class RequestTable {
   const log::Logger logger_;
   mutable base::Mutex mutex_;
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  // Ids of the entries in work, which a sweep walks: many more are kept.
+  absl::flat_hash_set<std::string> in_work_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> finished_order_ ABSL_GUARDED_BY(mutex_);  // Oldest first.
   int64_t samples_in_work_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
