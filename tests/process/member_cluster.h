@@ -45,6 +45,7 @@ class MemberCluster {
   config::v1::WorkerConfig WorkerConfigOf(const std::string& name) const;
   void SetWorkerConfig(const std::string& name, const config::v1::WorkerConfig& config);
   void Signal(const std::string& name, int signal) const;
+  pid_t PidOf(const std::string& name) const { return processes_.at(name).pid(); }
   // What it has written so far, over all of its lives.
   std::string Log(const std::string& name) const;
   // Sum over the labels of a metric; -1 when nobody answers.

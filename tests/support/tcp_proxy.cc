@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -20,11 +21,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace lockstep::testing {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+constexpr absl::Duration kTricklePause = absl::Seconds(1);
+constexpr int kTrickleWaitMs = 50;
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address{};
@@ -59,8 +64,8 @@ struct Flow {
   std::string pending;
   bool ended = false;  // The reading end saw the end of its peer.
 
-  // False when the connection is over.
-  bool Move(const Fd& from, const Fd& to) {
+  // Passes on at most `bytes_max`. False when the connection is over.
+  bool Move(const Fd& from, const Fd& to, size_t bytes_max = kReadBytes) {
     if (pending.empty() && !ended) {
       char buffer[kReadBytes];
       const ssize_t size = recv(from.get(), buffer, sizeof(buffer), 0);
@@ -71,8 +76,9 @@ struct Flow {
       }
       pending.assign(buffer, static_cast<size_t>(size));
     }
-    if (pending.empty()) return true;
-    const ssize_t sent = send(to.get(), pending.data(), pending.size(), MSG_NOSIGNAL);
+    if (pending.empty() || bytes_max == 0) return true;
+    const ssize_t sent =
+        send(to.get(), pending.data(), std::min(bytes_max, pending.size()), MSG_NOSIGNAL);
     if (sent < 0) return errno == EAGAIN || errno == EINTR;
     pending.erase(0, static_cast<size_t>(sent));
     return true;
@@ -84,7 +90,15 @@ struct Connection {
   Fd far;   // Opened to the target.
   Flow to_far;
   Flow to_near;
+  absl::Time next_byte = absl::InfinitePast();  // Of a trickle to `near`.
 
+  // How much may go to `near` at `now`.
+  size_t Allowance(bool trickle, absl::Time now) {
+    if (!trickle) return kReadBytes;
+    if (to_near.pending.empty() || now < next_byte) return 0;
+    next_byte = now + kTricklePause;
+    return 1;
+  }
   bool ended() const { return to_far.ended && to_near.ended; }
   // The peers see an error at once, not an end in good order.
   void Reset() const {
@@ -94,10 +108,10 @@ struct Connection {
   }
 };
 
-short Interest(const Flow& in, const Flow& out) {
+short Interest(const Flow& in, const Flow& out, bool may_write) {
   short events = 0;
   if (in.pending.empty() && !in.ended) events |= POLLIN;
-  if (!out.pending.empty()) events |= POLLOUT;
+  if (!out.pending.empty() && may_write) events |= POLLOUT;
   return events;
 }
 
@@ -120,6 +134,10 @@ class TcpProxy::Impl {
   int port() const { return port_; }
   void SetBlackHole(bool on) {
     black_hole_ = on;
+    Wake();
+  }
+  void SetTrickle(bool on) {
+    trickle_ = on;
     Wake();
   }
   void Cut() {
@@ -148,15 +166,16 @@ class TcpProxy::Impl {
   void Run() {
     while (!stopping_) {
       const bool silent = black_hole_;
+      const bool trickle = trickle_;
       std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
       if (!silent) {
         waits.push_back({listener_.get(), POLLIN, 0});
         for (const Connection& c : connections_) {
-          waits.push_back({c.near.get(), Interest(c.to_far, c.to_near), 0});
-          waits.push_back({c.far.get(), Interest(c.to_near, c.to_far), 0});
+          waits.push_back({c.near.get(), Interest(c.to_far, c.to_near, !trickle), 0});
+          waits.push_back({c.far.get(), Interest(c.to_near, c.to_far, true), 0});
         }
       }
-      poll(waits.data(), waits.size(), -1);
+      poll(waits.data(), waits.size(), trickle ? kTrickleWaitMs : -1);
       uint64_t wakes = 0;
       [[maybe_unused]] const ssize_t size = read(wake_.get(), &wakes, sizeof(wakes));
       if (cut_.exchange(false)) {
@@ -165,8 +184,10 @@ class TcpProxy::Impl {
         continue;
       }
       if (silent || black_hole_) continue;
-      connections_.remove_if([](Connection& c) {
-        return !c.to_far.Move(c.near, c.far) || !c.to_near.Move(c.far, c.near) || c.ended();
+      const absl::Time now = absl::Now();
+      connections_.remove_if([&](Connection& c) {
+        return !c.to_far.Move(c.near, c.far) ||
+               !c.to_near.Move(c.far, c.near, c.Allowance(trickle, now)) || c.ended();
       });
       if (waits[1].revents != 0) Accept();
     }
@@ -178,6 +199,7 @@ class TcpProxy::Impl {
   const int target_port_;
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> black_hole_ = false;
+  std::atomic<bool> trickle_ = false;
   std::atomic<bool> cut_ = false;
   std::list<Connection> connections_;  // Of the thread.
   std::thread thread_;
@@ -201,6 +223,7 @@ TcpProxy::~TcpProxy() = default;
 
 int TcpProxy::port() const { return impl_->port(); }
 void TcpProxy::SetBlackHole(bool on) { impl_->SetBlackHole(on); }
+void TcpProxy::SetTrickle(bool on) { impl_->SetTrickle(on); }
 void TcpProxy::Cut() { impl_->Cut(); }
 
 }  // namespace lockstep::testing

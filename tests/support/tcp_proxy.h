@@ -22,6 +22,9 @@ class TcpProxy {
   // by the kernel and stay silent. False lets everything through that waited, as when packets are
   // sent again.
   void SetBlackHole(bool on);
+  // From now on one byte a second comes back over each connection, as for a reader who takes no
+  // more; what is sent to the target passes. False lets the rest through.
+  void SetTrickle(bool on);
   // Resets every open connection; new ones are welcome.
   void Cut();
 
