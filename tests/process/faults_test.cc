@@ -100,19 +100,6 @@ class FaultsTest : public ::testing::Test {
   std::vector<v1::Sample> expected_;
 };
 
-TEST_F(FaultsTest, WorkersKilledInTurnLoseNoAnswerAndNoBit) {
-  int64_t resumptions = 0;
-  for (const char* worker : {"worker-0", "worker-1", "worker-0"}) {
-    const uint64_t old = cluster_->IncarnationOf(worker);
-    const auto batch = StartLoad(48, 48);
-    EXPECT_TRUE(WaitBusy());
-    cluster_->Signal(worker, SIGKILL);
-    resumptions += CheckAll(batch.get());
-    EXPECT_TRUE(WaitNewIncarnation(worker, old));
-  }
-  EXPECT_GE(resumptions, 1);
-}
-
 TEST_F(FaultsTest, AHundredAndFiftyLongSequencesSurviveAKill) {
   StartCluster({"--kv_mib=512"}, 1000);
   const auto batch = StartLoad(160, 160);
