@@ -246,11 +246,11 @@ TEST_F(OperationsTest, PauseInWaitModeReturnsAfterTheDrain) {
 }
 
 TEST_F(OperationsTest, PauseInKeepModeHoldsSequencesThatGoOnWithTheSameBits) {
-  const auto expected = testing::GenerateQuietly(stub(), {Request(5, 200)})[0];
+  const auto expected = testing::GenerateQuietly(stub(), {Request(5, 2000)})[0];
   ASSERT_TRUE(expected.ok()) << expected.status();
   GenerateCalls calls(stub());
   const double before = GeneratedTokens();
-  calls.Start(Request(5, 200));
+  calls.Start(Request(5, 2000));
   ASSERT_TRUE(WaitForTokens(before + 10));
   const auto paused = Pause(v1::PAUSE_MODE_KEEP);
   ASSERT_TRUE(paused.ok()) << paused.status();
