@@ -11,7 +11,8 @@ README_LINES = 80
 # Rooms whose README says what lives there, who owns it, which threads, what must stay true.
 ROOMS = (
     "", "bench", "bench/demo_model", "bench/kernels", "common", "common/rpc", "deploy",
-    "deploy/demo-model", "docs", "kernels", "proto", "services", "services/cli", "services/client",
+    "deploy/demo-model", "docs", "kernels", "kernels/cuda", "proto", "services", "services/cli",
+    "services/client",
     "services/gateway", "services/router", "services/scheduler", "services/text",
     "services/worker", "services/worker/engine", "services/worker/kv", "services/worker/model",
     "tests", "tests/kernels", "tests/tidy",

@@ -46,6 +46,18 @@ def binary_and_commit():
     return root / "build/cuda/bench/kernels/cuda/cuda_attention_bench", head
 
 
+def write_by_line(record, out):
+    """Writes the record with one line for each sample, so that it can be read and compared."""
+    parts = []
+    for key, value in record.items():
+        if isinstance(value, list):
+            text = "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"
+        else:
+            text = json.dumps(value)
+        parts.append(json.dumps(key) + ": " + text)
+    out.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
 def main():
     out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
     binary, commit = binary_and_commit()
@@ -62,9 +74,12 @@ def main():
         sampler.join()
     record = json.loads(out.read_text())
     record["context"].update(gpu=query(GPU_FIELDS), host=platform.platform(), commit=commit,
-                             command="run.py " + " ".join(sys.argv[1:]))
+                             executable=binary.name,
+                             command=" ".join(["run.py", out.name, *flags]))
     record["gpu_samples"] = samples
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    # Samples alone: who reads them aggregates as he likes.
+    record["benchmarks"] = [b for b in record["benchmarks"] if b["run_type"] == "iteration"]
+    write_by_line(record, out)
     failed = [b["name"] for b in record["benchmarks"] if b.get("error_occurred")]
     for name in failed:
         print("failed:", name)

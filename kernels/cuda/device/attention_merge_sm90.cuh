@@ -65,7 +65,6 @@ class DecodeMerges {
 
  private:
   static constexpr int kRowsAtOnce = 4;
-  static constexpr int kSplitsAtOnce = 3;
   static constexpr int kLaneDims = kHeadDim / 32;
 
   // Who comes last merges everything, in the same order as anybody else would.
@@ -82,41 +81,34 @@ class DecodeMerges {
     return before == static_cast<uint32_t>(unit.splits - 1);
   }
 
-  // kRowsAtOnce packed rows from `first`, kSplitsAtOnce splits at a time: their loads overlap.
+  // kRowsAtOnce packed rows from `first`, side by side so that their loads overlap.
   __device__ __forceinline__ void Merge(const AttentionUnit& unit, int kv_head, int first) const {
     const int rows = unit.row_count * p_.group;
     float sums[kRowsAtOnce][kLaneDims];
     float2 states[kRowsAtOnce];  // Raw maximum, row sum.
-    for (int begin = 0; begin < unit.splits; begin += kSplitsAtOnce) {
-      float next_sums[kSplitsAtOnce][kRowsAtOnce][kLaneDims];
-      float2 next[kSplitsAtOnce][kRowsAtOnce];
+#pragma unroll 4
+    for (int split = 0; split < unit.splits; ++split) {
+      const size_t at = PartialRow(p_, unit, kv_head, split);
 #pragma unroll
-      for (int j = 0; j < kSplitsAtOnce; ++j) {
-        const int split = min(begin + j, unit.splits - 1);
-        const size_t at = PartialRow(p_, unit, kv_head, split);
-#pragma unroll
-        for (int i = 0; i < kRowsAtOnce; ++i) {
-          const size_t row = at + min(first + i, rows - 1);
-          LoadSums(row, next_sums[j][i]);
-          next[j][i] = __ldcg(reinterpret_cast<const float2*>(p_.workspace.partial_states) + row);
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const int packed = min(first + i, rows - 1);
+        float next_sums[kLaneDims];
+        LoadSums(at + packed, next_sums);
+        const float2 next =
+            __ldcg(reinterpret_cast<const float2*>(p_.workspace.partial_states) + at + packed);
+        const MergeFactors factors = MergeFactorsOf(states[i].x, next.x, p_.scale);
+        const bool sees = Position(unit, packed) >= split * p_.split_kv_size;
+        if (split == 0) {
+          states[i] = next;
+        } else if (sees) {
+          states[i] = make_float2(factors.max, Merged(factors, states[i].y, next.y));
         }
-      }
 #pragma unroll
-      for (int j = 0; j < kSplitsAtOnce; ++j) {
-#pragma unroll
-        for (int i = 0; i < kRowsAtOnce; ++i) {
-          const int split_begin = (begin + j) * p_.split_kv_size;
-          if (begin + j == 0) {
-            states[i] = next[j][i];
-#pragma unroll
-            for (int d = 0; d < kLaneDims; ++d) sums[i][d] = next_sums[j][i][d];
-          } else if (begin + j < unit.splits && Position(unit, first + i) >= split_begin) {
-            const MergeFactors factors = MergeFactorsOf(states[i].x, next[j][i].x, p_.scale);
-            states[i] = make_float2(factors.max, Merged(factors, states[i].y, next[j][i].y));
-#pragma unroll
-            for (int d = 0; d < kLaneDims; ++d) {
-              sums[i][d] = Merged(factors, sums[i][d], next_sums[j][i][d]);
-            }
+        for (int d = 0; d < kLaneDims; ++d) {
+          if (split == 0) {
+            sums[i][d] = next_sums[d];
+          } else if (sees) {
+            sums[i][d] = Merged(factors, sums[i][d], next_sums[d]);
           }
         }
       }

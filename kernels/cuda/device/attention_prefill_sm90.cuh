@@ -227,6 +227,7 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
   RingPosition<Shared::kStages> keys_at;
   RingPosition<Shared::kStages> values_at;
   const auto release = [lane](Barrier* barrier) {
+    __syncwarp();  // All lanes have read the stage before their warp gives it back.
     if (lane == 0) Arrive(barrier);
   };
 
