@@ -62,7 +62,17 @@ const AttentionRig::Sequence& AttentionRig::SequenceOf(const Chunk& chunk) const
       .queries = Values(stream, Size(options_.positions) * row_width(), kQueryScale, chunk.fill),
       .keys = Values(stream + 1, kv, 1, chunk.fill),
       .values = Values(stream + 2, kv, 1, chunk.fill)};
+  if (options_.cancel_period > 0) Cancel(sequence);
   return sequences_.emplace(key, std::move(sequence)).first->second;
+}
+
+void AttentionRig::Cancel(Sequence& sequence) const {
+  const size_t width = Size(options_.kv_heads * options_.head_dim);
+  const size_t period = Size(options_.cancel_period) * width;
+  for (size_t i = period; i < sequence.keys.size(); ++i) {
+    sequence.keys[i] = sequence.keys[i - period];
+    sequence.values[i] = sequence.values[i - period] ^ 0x8000;
+  }
 }
 
 // A permutation of all pages: an odd multiplier modulo their count would need a coprime, so a

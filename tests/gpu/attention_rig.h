@@ -21,6 +21,9 @@ struct RigOptions {
   int sequences = 4;     // Most sequences at once.
   int rows = 4096;       // Most rows at once.
   uint32_t shuffle = 0;  // Which physical page holds which logical one.
+  // When not 0, keys repeat with this period and values do with turned signs: after an even number
+  // of periods sums cancel, and what is left is the rounding of every step of the order.
+  int cancel_period = 0;
 };
 
 // Rows for positions [begin, end) of a sequence in one step. Queries, keys and values are a
@@ -70,6 +73,7 @@ class AttentionRig {
   };
 
   const Sequence& SequenceOf(const Chunk& chunk) const;
+  void Cancel(Sequence& sequence) const;
   int Page(int slot, int index) const;
   void LoadKv(const Chunk& chunk);
 
