@@ -7,8 +7,8 @@ namespace lockstep::base {
 
 // Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
 // (SC 2011): a keyed bijection on 128-bit counters. Constants are those of the paper.
-inline std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
-                                          std::array<uint32_t, 2> key) {
+constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
+                                             std::array<uint32_t, 2> key) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53;
   constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
   constexpr uint32_t kWeyl0 = 0x9E3779B9;  // golden ratio

@@ -1,6 +1,5 @@
 // Exponentials, logarithms and Gumbel noise of the numerics contract, as polynomials whose
-// coefficients and order of operations are part of it. Fits: weighted minimax on the interval
-// named beside each, rounded to fp32.
+// coefficients and order of operations are part of it.
 #if defined(LOCKSTEP_KERNELS_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNELS_CPU_MATH_INL_H_
 #undef LOCKSTEP_KERNELS_CPU_MATH_INL_H_
@@ -9,6 +8,7 @@
 #endif
 
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/order/functions.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernels::cpu {
@@ -18,12 +18,12 @@ using I = hn::RebindToSigned<F>;
 using U = hn::RebindToUnsigned<F>;
 using VU = hn::Vec<U>;
 
-inline constexpr float kLog2E = 0x1.715476p+0f;
+using order::Exp2Polynomial;
+using order::kLog2E;
+using order::kRounder;
+using order::LogPolynomial;
 
 HWY_INLINE VF Splat(float value) { return hn::Set(F(), value); }
-
-// Adding 1.5 * 2^23 to |x| < 2^22 leaves the nearest integer of x in the low bits, ties to even.
-inline constexpr float kRounder = 0x1.8p23f;
 
 // 2^n of the integer that `rounded` = n + kRounder holds, plus `shift`, as a float; garbage for a
 // NaN, which the product with it hides.
@@ -34,17 +34,17 @@ HWY_INLINE VF PowerOfTwo(VF rounded, int shift) {
 
 // 2^x for x <= 127; exactly 0 below -126, exactly 1 at 0, NaN of NaN.
 HWY_INLINE VF Exp2(VF x) {
-  const VF low = Splat(-126.0f);
+  const VF low = Splat(Exp2Polynomial::kUnderflow);
   const auto underflow = hn::Lt(x, low);
   const VF clamped = hn::IfThenElse(underflow, low, x);
   const VF rounded = hn::Add(clamped, Splat(kRounder));
   const VF f = hn::Sub(clamped, hn::Sub(rounded, Splat(kRounder)));  // Exact, in [-1/2, 1/2].
-  VF p = Splat(0x1.41fbb6p-13f);
-  p = Fma(p, f, Splat(0x1.5f3e56p-10f));
-  p = Fma(p, f, Splat(0x1.3b2d4ep-7f));
-  p = Fma(p, f, Splat(0x1.c6aee8p-5f));
-  p = Fma(p, f, Splat(0x1.ebfbdcp-3f));
-  p = Fma(p, f, Splat(0x1.62e43p-1f));
+  VF p = Splat(Exp2Polynomial::kC6);
+  p = Fma(p, f, Splat(Exp2Polynomial::kC5));
+  p = Fma(p, f, Splat(Exp2Polynomial::kC4));
+  p = Fma(p, f, Splat(Exp2Polynomial::kC3));
+  p = Fma(p, f, Splat(Exp2Polynomial::kC2));
+  p = Fma(p, f, Splat(Exp2Polynomial::kC1));
   p = Fma(p, f, Splat(1.0f));
   return hn::IfThenZeroElse(underflow, hn::Mul(p, PowerOfTwo(rounded, 0)));
 }
@@ -76,26 +76,27 @@ HWY_INLINE VF Exp(VF x) {
 // separately, without FMA, so that a twin in any language can follow.
 HWY_INLINE VF LogOfParts(VF f, VF e) {
   const VF z = hn::Mul(f, f);
-  VF p = Splat(0x1.14558p-4f);
-  p = hn::Add(hn::Mul(p, f), Splat(-0x1.de3b3ap-4f));
-  p = hn::Add(hn::Mul(p, f), Splat(0x1.e6f0fp-4f));
-  p = hn::Add(hn::Mul(p, f), Splat(-0x1.fc2234p-4f));
-  p = hn::Add(hn::Mul(p, f), Splat(0x1.233762p-3f));
-  p = hn::Add(hn::Mul(p, f), Splat(-0x1.555c4cp-3f));
-  p = hn::Add(hn::Mul(p, f), Splat(0x1.99a4b6p-3f));
-  p = hn::Add(hn::Mul(p, f), Splat(-0x1.000006p-2f));
-  p = hn::Add(hn::Mul(p, f), Splat(0x1.555548p-2f));
+  VF p = Splat(LogPolynomial::kC11);
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC10));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC9));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC8));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC7));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC6));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC5));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC4));
+  p = hn::Add(hn::Mul(p, f), Splat(LogPolynomial::kC3));
   VF y = hn::Mul(hn::Mul(f, z), p);
-  y = hn::Add(y, hn::Mul(e, Splat(-0x1.bd0106p-13f)));  // ln 2 - 355/512.
+  y = hn::Add(y, hn::Mul(e, Splat(LogPolynomial::kLn2Low)));
   y = hn::Sub(y, hn::Mul(z, Splat(0.5f)));
   y = hn::Add(f, y);
-  return hn::Add(y, hn::Mul(e, Splat(0x1.63p-1f)));  // 355/512: exact times any exponent.
+  return hn::Add(y, hn::Mul(e, Splat(LogPolynomial::kLn2High)));
 }
 
 // x = (1 + f) * 2^e with 1 + f in [sqrt(1/2), sqrt(2)), for positive normal x.
 HWY_INLINE void SplitForLog(VF x, VF& f, VF& e) {
   const auto bits = hn::BitCast(I(), x);
-  const auto exponent = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(I(), 0x3F3504F3)));
+  const auto exponent =
+      hn::ShiftRight<23>(hn::Sub(bits, hn::Set(I(), LogPolynomial::kSqrtHalfBits)));
   f = hn::Sub(hn::BitCast(F(), hn::Sub(bits, hn::ShiftLeft<23>(exponent))), Splat(1.0f));
   e = hn::ConvertTo(F(), exponent);
 }
@@ -127,7 +128,7 @@ HWY_INLINE VF ExponentialNoise(VU random) {
   SplitForLog(u, f, e);
   // log1p(-w) for w < 1/2: either f = -w as it is, or 1 - w = (2 - 2w) / 2, both exact.
   const VF minus_w = hn::Neg(w);
-  const auto near = hn::Ge(minus_w, Splat(-0x1.2bec34p-2f));  // sqrt(1/2) - 1, rounded up.
+  const auto near = hn::Ge(minus_w, Splat(LogPolynomial::kNearOne));
   const VF f1 = hn::IfThenElse(near, minus_w, hn::Add(Splat(1.0f), hn::Mul(minus_w, Splat(2.0f))));
   const VF e1 = hn::IfThenElse(near, hn::Zero(F()), Splat(-1.0f));
   const auto lower_half = hn::Le(u, Splat(0.5f));
