@@ -1,0 +1,360 @@
+#include "kernels/cuda/linear/certifier.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/linear/linear_timing.h"
+#include "kernels/cuda/runtime/cuda_status.h"
+#include "kernels/cuda/runtime/device_memory.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+// More algorithms than a library offers.
+constexpr size_t kChoicesMax = 128;
+// What another stream writes while products run.
+constexpr size_t kBusyBytes = size_t{64} << 20;
+// Certified algorithms that are timed again before one is chosen.
+constexpr size_t kFinalists = 4;
+constexpr int kFinalRounds = 9;
+constexpr double kTimedMicroseconds = 300;
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::vector<int> DefaultLadder(int rows_max) {
+  std::vector<int> ladder;
+  for (const int rows : {1, 2, 4, 8, 16, 24, 32, 40, 48, 56}) ladder.push_back(rows);
+  for (int rows = 64; rows < 256; rows += 16) ladder.push_back(rows);
+  // Eight rungs per octave.
+  for (int octave = 256; octave <= rows_max; octave *= 2) {
+    for (int rows = octave; rows < 2 * octave; rows += octave / 8) ladder.push_back(rows);
+  }
+  std::erase_if(ladder, [&](int rows) { return rows >= rows_max; });
+  ladder.push_back(rows_max);
+  return ladder;
+}
+
+// Operands and results of the shape in work.
+struct Certifier::ShapeData {
+  LinearShape shape;
+  int rows = 0;  // Of x and the reference: kinds more than the longest rung has.
+  Buffer weight;
+  Buffer x;
+  Buffer bias;
+  Buffer reference;
+  Buffer product;
+  Buffer workspace;
+  Buffer counters;
+  Buffer busy;
+  std::optional<LinearTiming> timing;
+
+  size_t stride() const {
+    return static_cast<size_t>(shape.segments == 1 ? shape.y_stride : shape.outputs);
+  }
+  size_t ProductBytes(int product_rows) const {
+    return static_cast<size_t>(shape.segments) * static_cast<size_t>(product_rows) * stride() *
+           SizeOf(ProductType(shape));
+  }
+};
+
+Certifier::Certifier(cublasLtHandle_t handle, CertifierOptions options)
+    : handle_(handle), options_(std::move(options)) {}
+
+Certifier::~Certifier() = default;
+
+absl::StatusOr<std::unique_ptr<Certifier>> Certifier::Create(cublasLtHandle_t handle,
+                                                             CertifierOptions options) {
+  if (options.ladder.empty() || !std::is_sorted(options.ladder.begin(), options.ladder.end())) {
+    return absl::InvalidArgumentError("certification needs an ascending ladder of rows");
+  }
+  std::unique_ptr<Certifier> certifier(new Certifier(handle, std::move(options)));
+  LOCKSTEP_ASSIGN_OR_RETURN(certifier->stream_, CreateStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(certifier->busy_stream_, CreateStream());
+  return certifier;
+}
+
+absl::Status Certifier::Prepare(const LinearShape& shape) {
+  if (data_ != nullptr && data_->shape == shape) return absl::OkStatus();
+  if (!IsSupported(shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("linear layer of ", shape.outputs, " x ",
+                                                   shape.inputs, " in ", shape.segments,
+                                                   " segments is not supported"));
+  }
+  data_.reset();
+  auto data = std::make_unique<ShapeData>();
+  data->shape = shape;
+  data->rows = options_.ladder.back() + kAdversarialKinds;
+  const auto allocate = [&](Buffer& buffer, size_t bytes) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(buffer, AllocateDevice(bytes, "certification"));
+    return absl::OkStatus();
+  };
+  const size_t x_elements = static_cast<size_t>(data->rows) * static_cast<size_t>(shape.x_stride);
+  const size_t outputs = static_cast<size_t>(shape.outputs);
+  const size_t bytes = SizeOf(DType::kBf16);
+  LOCKSTEP_RETURN_IF_ERROR(
+      allocate(data->weight, outputs * static_cast<size_t>(shape.inputs) * bytes));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->x, x_elements * bytes));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->bias, outputs * bytes));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->reference, data->ProductBytes(data->rows)));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->product, data->ProductBytes(data->rows)));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->workspace, options_.workspace_bytes));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->counters, kChoicesMax * sizeof(unsigned long long)));
+  LOCKSTEP_RETURN_IF_ERROR(allocate(data->busy, kBusyBytes));
+  cudaStream_t stream = stream_.get();
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
+      FillAdversarialWeight(data->weight.as<void>(), shape.outputs, shape.inputs, stream),
+      "adversarial weight"));
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
+      FillAdversarialX(data->x.as<void>(), data->rows, shape.inputs, shape.x_stride, stream),
+      "adversarial rows"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(FillUniform(data->bias.as<void>(), outputs, 5, stream), "adversarial bias"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(LinearReference({.shape = shape,
+                                    .rows = data->rows,
+                                    .weight = data->weight.as<void>(),
+                                    .bias = shape.bias ? data->bias.as<void>() : nullptr,
+                                    .x = data->x.as<void>(),
+                                    .product = data->reference.as<void>()},
+                                   stream),
+                   "reference"));
+  const int longest = options_.ladder.back();
+  const size_t scratch = options_.workspace_bytes +
+                         (shape.segments > 1 ? data->ProductBytes(longest) : 0) +
+                         2 * kLinearAlignment;
+  LOCKSTEP_ASSIGN_OR_RETURN(data->timing, LinearTiming::Create(shape, longest, scratch, stream));
+  data_ = std::move(data);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<LinearRung::Choice>> Certifier::ChoicesAt(int rows) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const LtMatmul matmul, LtMatmul::Create(handle_, data_->shape, rows));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LtMatmul::Offer> offers,
+                            matmul.Offers(LtMatmul::Reductions::kNone, options_.workspace_bytes));
+  std::vector<LinearRung::Choice> choices;
+  for (const LtMatmul::Offer& offer : offers) {
+    choices.push_back({.traits = TraitsOf(offer.algorithm),
+                       .algorithm = OpaqueOf(offer.algorithm),
+                       .workspace_bytes = offer.workspace_bytes});
+  }
+  return choices;
+}
+
+// One product of the rows from `first_row` on, into poisoned memory.
+absl::Status Certifier::Compare(const LinearRung& rung, int first_row,
+                                unsigned long long* differing) {
+  const ShapeData& data = *data_;
+  const LinearShape& shape = data.shape;
+  cudaStream_t stream = stream_.get();
+  void* product = data.product.as<void>();
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
+      cudaMemsetAsync(product, 0xFF, data.ProductBytes(rung.rows()), stream), "poison"));
+  const size_t x_offset = static_cast<size_t>(first_row) * static_cast<size_t>(shape.x_stride);
+  LOCKSTEP_RETURN_IF_ERROR(rung.EnqueueProduct(
+      {.weight = data.weight.as<void>(),
+       .bias = shape.bias && shape.segments == 1 ? data.bias.as<void>() : nullptr,
+       .x = data.x.as<uint16_t>() + x_offset,
+       .product = product,
+       .workspace = data.workspace.as<void>(),
+       .workspace_bytes = data.workspace.bytes()},
+      stream));
+  if (options_.disturb) {
+    LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(options_.disturb(product, stream), "disturb"));
+  }
+  const size_t element = SizeOf(ProductType(shape));
+  for (int segment = 0; segment < shape.segments; ++segment) {
+    const size_t rows_before = static_cast<size_t>(segment) * static_cast<size_t>(rung.rows());
+    const size_t reference_rows_before =
+        static_cast<size_t>(segment) * static_cast<size_t>(data.rows) +
+        static_cast<size_t>(first_row);
+    LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
+        CountDifferences(
+            {.a = data.product.as<uint8_t>() + rows_before * data.stride() * element,
+             .b = data.reference.as<uint8_t>() + reference_rows_before * data.stride() * element,
+             .a_stride = data.stride(),
+             .b_stride = data.stride(),
+             .rows = rung.rows(),
+             .columns = shape.outputs,
+             .type = ProductType(shape)},
+            differing, stream),
+        "comparison"));
+  }
+  return absl::OkStatus();
+}
+
+// Few rows hold few kinds of rows, so they are looked at from several first rows on. The last look
+// is beside a stream that keeps memory busy.
+absl::Status Certifier::Check(const LinearRung& rung, unsigned long long* differing,
+                              uint64_t& compared) {
+  static constexpr int kFirstRows[] = {0, 2, 6, 1, 0};
+  const size_t looks = rung.rows() < kAdversarialKinds ? std::size(kFirstRows) : 2;
+  for (size_t look = 0; look < looks; ++look) {
+    const bool last = look + 1 == looks;
+    if (last) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          StatusOfCuda(cudaMemsetAsync(data_->busy.as<void>(), static_cast<int>(look), kBusyBytes,
+                                       busy_stream_.get()),
+                       "busy stream"));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(Compare(rung, last ? 0 : kFirstRows[look], differing));
+    compared += static_cast<uint64_t>(rung.rows()) * static_cast<uint64_t>(data_->shape.outputs) *
+                static_cast<uint64_t>(data_->shape.segments);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Certifier::Verdict>> Certifier::Examine(const LinearShape& shape,
+                                                                   int rows) {
+  if (rows > options_.ladder.back()) return absl::InvalidArgumentError("more rows than the ladder");
+  LOCKSTEP_RETURN_IF_ERROR(Prepare(shape));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LinearRung::Choice> choices, ChoicesAt(rows));
+  cudaStream_t stream = stream_.get();
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
+      cudaMemsetAsync(data_->counters.as<void>(), 0, data_->counters.bytes(), stream), "counters"));
+  std::vector<Verdict> verdicts;
+  for (const LinearRung::Choice& choice : choices) {
+    if (verdicts.size() == kChoicesMax) break;
+    const absl::StatusOr<LinearRung> rung = LinearRung::Create(handle_, shape, rows, choice);
+    Verdict verdict{.choice = choice};
+    // An offer that does not run is no offer.
+    if (!rung.ok()) continue;
+    LOCKSTEP_RETURN_IF_ERROR(
+        Check(*rung, data_->counters.as<unsigned long long>() + verdicts.size(), verdict.compared));
+    verdicts.push_back(verdict);
+  }
+  std::vector<unsigned long long> differing(kChoicesMax);
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaMemcpyAsync(differing.data(), data_->counters.as<void>(),
+                                   data_->counters.bytes(), cudaMemcpyDeviceToHost, stream),
+                   "counters"));
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(stream), "certification"));
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(busy_stream_.get()), "busy stream"));
+  for (size_t i = 0; i < verdicts.size(); ++i) verdicts[i].differing = differing[i];
+  LOCKSTEP_RETURN_IF_ERROR(TimeCertified(rows, verdicts));
+  return verdicts;
+}
+
+// A quick look at all, then a careful one at the fastest, in turns.
+absl::Status Certifier::TimeCertified(int rows, std::vector<Verdict>& verdicts) {
+  std::stable_partition(verdicts.begin(), verdicts.end(),
+                        [](const Verdict& verdict) { return verdict.certified(); });
+  std::vector<std::pair<Verdict, TimedGraph>> timed;
+  size_t certified = 0;
+  for (; certified < verdicts.size() && verdicts[certified].certified(); ++certified) {
+    Verdict& verdict = verdicts[certified];
+    LOCKSTEP_ASSIGN_OR_RETURN(const LinearRung rung,
+                              LinearRung::Create(handle_, data_->shape, rows, verdict.choice));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        TimedGraph graph, data_->timing->Graph(rows, kTimedMicroseconds,
+                                               [&](const LinearCall& call, cudaStream_t stream) {
+                                                 return rung.Enqueue(call, stream);
+                                               }));
+    LOCKSTEP_RETURN_IF_ERROR(graph.Replay().status());
+    LOCKSTEP_ASSIGN_OR_RETURN(const double first, graph.Replay());
+    LOCKSTEP_ASSIGN_OR_RETURN(const double second, graph.Replay());
+    verdict.microseconds = std::min(first, second);
+    timed.emplace_back(verdict, std::move(graph));
+  }
+  const auto faster = [](const auto& a, const auto& b) {
+    return a.first.microseconds < b.first.microseconds;
+  };
+  std::sort(timed.begin(), timed.end(), faster);
+  const size_t finalists = std::min(kFinalists, timed.size());
+  std::vector<std::vector<double>> rounds(finalists);
+  for (int round = 0; round < kFinalRounds; ++round) {
+    for (size_t i = 0; i < finalists; ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const double microseconds, timed[i].second.Replay());
+      rounds[i].push_back(microseconds);
+    }
+  }
+  for (size_t i = 0; i < finalists; ++i) timed[i].first.microseconds = Median(rounds[i]);
+  std::sort(timed.begin(), timed.begin() + static_cast<ptrdiff_t>(finalists), faster);
+  for (size_t i = 0; i < timed.size(); ++i) verdicts[i] = timed[i].first;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<KernelNode>> Certifier::KernelsFor(const LinearRung& rung) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const TimedGraph graph,
+      data_->timing->Graph(rung.rows(), 0, [&](const LinearCall& call, cudaStream_t stream) {
+        return rung.Enqueue(call, stream);
+      }));
+  return graph.kernels();
+}
+
+absl::Status Certifier::Certify(const LinearShape& shape, CertificateTable& table) {
+  std::vector<Certificate> ladder;
+  for (const int rows : options_.ladder) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Verdict> verdicts, Examine(shape, rows));
+    for (const Verdict& verdict : verdicts) {
+      if (verdict.certified()) continue;
+      table.Add(Refusal{.shape = shape,
+                        .rows = rows,
+                        .traits = verdict.choice.traits,
+                        .differing = verdict.differing,
+                        .compared = verdict.compared});
+    }
+    if (verdicts.empty() || !verdicts.front().certified()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("none of ", verdicts.size(), " algorithms for a linear layer of ",
+                       shape.outputs, " x ", shape.inputs, " in ", shape.segments, " segments at ",
+                       rows, " rows gives the reference's bits"));
+    }
+    const Verdict& best = verdicts.front();
+    LOCKSTEP_ASSIGN_OR_RETURN(const LinearRung rung,
+                              LinearRung::Create(handle_, shape, rows, best.choice));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<KernelNode> kernels, KernelsFor(rung));
+    ladder.push_back({.shape = shape,
+                      .rows = rows,
+                      .workspace_bytes = best.choice.workspace_bytes,
+                      .traits = best.choice.traits,
+                      .algorithm = best.choice.algorithm,
+                      .microseconds = best.microseconds,
+                      .offered = static_cast<int>(verdicts.size()),
+                      .kernels = std::move(kernels)});
+  }
+  // From the top down: a rung that is no faster than the next is left out.
+  std::vector<Certificate> kept;
+  for (auto rung = ladder.rbegin(); rung != ladder.rend(); ++rung) {
+    if (kept.empty() || rung->microseconds < options_.gain * kept.back().microseconds) {
+      kept.push_back(std::move(*rung));
+    }
+  }
+  for (auto rung = kept.rbegin(); rung != kept.rend(); ++rung) table.Add(std::move(*rung));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CertificateTable> LoadOrCertify(cublasLtHandle_t handle,
+                                               const CertificatesRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateEnvironment environment, CurrentEnvironment());
+  CertificateTable table(environment);
+  if (!request.path.empty()) {
+    absl::StatusOr<CertificateTable> loaded = CertificateTable::Load(request.path);
+    // A file of another environment, or one that cannot be read, is written anew.
+    if (loaded.ok() && loaded->environment() == environment) table = *std::move(loaded);
+  }
+  std::unique_ptr<Certifier> certifier;
+  for (const LinearShape& shape : request.shapes) {
+    if (!table.Ladder(shape).empty()) continue;
+    if (certifier == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(certifier, Certifier::Create(handle, request.options));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(certifier->Certify(shape, table));
+  }
+  if (certifier != nullptr && !request.path.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(table.Save(request.path));
+  }
+  return table;
+}
+
+}  // namespace lockstep::kernels::cuda

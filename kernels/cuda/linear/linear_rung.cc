@@ -1,0 +1,90 @@
+#include "kernels/cuda/linear/linear_rung.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/runtime/cuda_status.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+size_t Aligned(size_t bytes) {
+  return (bytes + kLinearAlignment - 1) / kLinearAlignment * kLinearAlignment;
+}
+
+bool IsAligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % kLinearAlignment == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<LinearRung> LinearRung::Create(cublasLtHandle_t handle, const LinearShape& shape,
+                                              int rows, const Choice& choice) {
+  LOCKSTEP_ASSIGN_OR_RETURN(LtMatmul matmul, LtMatmul::Create(handle, shape, rows));
+  LOCKSTEP_RETURN_IF_ERROR(matmul.Check(AlgorithmOf(choice.algorithm)));
+  return LinearRung(shape, rows, choice, std::move(matmul));
+}
+
+size_t LinearRung::ProductBytes() const {
+  const size_t width = static_cast<size_t>(shape_.segments == 1 ? shape_.y_stride : shape_.outputs);
+  return static_cast<size_t>(shape_.segments) * static_cast<size_t>(rows_) * width *
+         SizeOf(ProductType(shape_));
+}
+
+size_t LinearRung::WorkspaceBytes(bool accumulate) const {
+  const bool apart = shape_.segments > 1 || accumulate;
+  return Aligned(choice_.workspace_bytes) + (apart ? Aligned(ProductBytes()) : 0);
+}
+
+bool LinearRung::WritesPaddingOfY(bool accumulate) const {
+  return shape_.segments == 1 && !accumulate;
+}
+
+absl::Status LinearRung::EnqueueProduct(const ProductPointers& pointers,
+                                        cudaStream_t stream) const {
+  return matmul_->Enqueue(AlgorithmOf(choice_.algorithm), pointers, stream);
+}
+
+absl::Status LinearRung::Enqueue(const LinearCall& call, cudaStream_t stream) const {
+  if (call.rows <= 0 || call.rows > rows_ || (shape_.bias != (call.bias != nullptr)) ||
+      (call.accumulate && shape_.output != DType::kBf16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("linear layer: ", call.rows, " rows on a rung of ", rows_));
+  }
+  if (call.workspace_bytes < WorkspaceBytes(call.accumulate)) {
+    return absl::InvalidArgumentError(absl::StrCat("linear layer: ", call.workspace_bytes,
+                                                   " bytes of workspace, needs ",
+                                                   WorkspaceBytes(call.accumulate)));
+  }
+  if (!IsAligned(call.weight) || !IsAligned(call.bias) || !IsAligned(call.x) ||
+      !IsAligned(call.y) || !IsAligned(call.workspace)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("linear layer: a pointer is no multiple of ", kLinearAlignment));
+  }
+  const bool apart = shape_.segments > 1 || call.accumulate;
+  void* product =
+      apart ? static_cast<uint8_t*>(call.workspace) + Aligned(choice_.workspace_bytes) : call.y;
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueProduct({.weight = call.weight,
+                                           .bias = shape_.segments == 1 ? call.bias : nullptr,
+                                           .x = call.x,
+                                           .product = product,
+                                           .workspace = call.workspace,
+                                           .workspace_bytes = choice_.workspace_bytes},
+                                          stream));
+  if (!apart) return absl::OkStatus();
+  return StatusOfCuda(LinearCombine({.shape = shape_,
+                                     .rows = call.rows,
+                                     .partials = product,
+                                     .partial_stride = static_cast<size_t>(rows_) *
+                                                       static_cast<size_t>(shape_.outputs),
+                                     .bias = call.bias,
+                                     .y = call.y,
+                                     .accumulate = call.accumulate},
+                                    stream),
+                      "linear combine");
+}
+
+}  // namespace lockstep::kernels::cuda

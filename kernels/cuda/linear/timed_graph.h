@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/linear/kernel_node.h"
+
+namespace lockstep::kernels::cuda {
+
+struct StreamDeleter {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+};
+using Stream = std::unique_ptr<CUstream_st, StreamDeleter>;
+absl::StatusOr<Stream> CreateStream();
+
+struct EventDeleter {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<CUevent_st, EventDeleter>;
+
+// Work that is timed as it will run: in a graph, so that launches cost no host time. Several turns
+// of it in a row, which may use different memory, so that no cache helps. Not thread-safe.
+class TimedGraph {
+ public:
+  // Enqueues one turn.
+  using Turn = std::function<absl::Status(int turn, cudaStream_t stream)>;
+
+  // Captures `turns` turns. `stream` outlives the result and is otherwise idle.
+  static absl::StatusOr<TimedGraph> Capture(int turns, const Turn& turn, cudaStream_t stream);
+
+  // Runs it once, and waits: mean microseconds of a turn.
+  absl::StatusOr<double> Replay();
+
+  const std::vector<KernelNode>& kernels() const { return kernels_; }
+
+ private:
+  struct ExecDeleter {
+    void operator()(cudaGraphExec_t exec) const { cudaGraphExecDestroy(exec); }
+  };
+
+  TimedGraph() = default;
+
+  int turns_ = 0;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<CUgraphExec_st, ExecDeleter> exec_;
+  Event begin_;
+  Event end_;
+  std::vector<KernelNode> kernels_;
+};
+
+}  // namespace lockstep::kernels::cuda
