@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "services/cli/verbs.h"
 #include "services/worker/model/model_config.h"
+#include "services/worker/model/model_name.h"
+#include "services/worker/model/random_model.h"
 
 namespace lockstep::cli {
 namespace {
@@ -16,6 +19,12 @@ absl::StatusOr<int64_t> ElementBytes(const std::string& backend) {
   return absl::InvalidArgumentError(absl::StrCat("--backend: '", backend, "' is not cpu or cuda"));
 }
 
+absl::StatusOr<worker::ModelConfig> ConfigOf(const std::string& model) {
+  if (!model.starts_with(worker::kRandomModel)) return worker::LoadModelConfig(model);
+  LOCKSTEP_ASSIGN_OR_RETURN(worker::RandomModel random, worker::ParseRandomModel(model));
+  return std::move(random.config);
+}
+
 }  // namespace
 
 absl::Status RunSize(const Arguments& arguments) {
@@ -24,7 +33,7 @@ absl::Status RunSize(const Arguments& arguments) {
   int64_t kv_mib = 256;
   int64_t tokens = 1024;
   Flags flags("size", "Says how many tokens and sequences fit into a KV budget.");
-  flags.Require("model", &model, "Hugging Face directory");
+  flags.Require("model", &model, "Hugging Face directory, or random:SHAPE");
   flags.Add("backend", &backend, "cpu or cuda");
   flags.Add("kv_mib", &kv_mib, "KV budget of one worker, MiB");
   flags.Add("tokens", &tokens, "prompt plus generated tokens of one sequence");
@@ -33,7 +42,7 @@ absl::Status RunSize(const Arguments& arguments) {
     return absl::InvalidArgumentError("--kv_mib and --tokens are at least 1");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t element_bytes, ElementBytes(backend));
-  LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig config, worker::LoadModelConfig(model));
+  LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig config, ConfigOf(model));
 
   const int64_t per_token = 2 * int64_t{config.layers} * config.kv_width() * element_bytes;
   const int64_t fits = kv_mib * (int64_t{1} << 20) / per_token;

@@ -46,7 +46,9 @@ absl::Status RunUp(const Arguments& arguments) {
   options.kv_mib = kKvMib;
   options.reserve_horizon_tokens = kReserveHorizonTokens;
   Flags flags("up", "Runs a cluster of real processes on the loopback until it is interrupted.");
-  flags.Add("model", &options.model, "Hugging Face directory, or null: for an engine without one");
+  flags.Add(
+      "model", &options.model,
+      "Hugging Face directory, random:SHAPE (such as random:qwen3-tiny), or null: for no model");
   flags.Add("workers", &workers, "worker processes");
   flags.Add("port", &port, "of the gateway; the others follow it. 0 takes free ports");
   flags.Add("run_dir", &options.run_dir,

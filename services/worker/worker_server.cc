@@ -30,7 +30,7 @@ constexpr absl::Duration kPingIntervalMin = absl::Milliseconds(500);
 
 // The tokenizer beside the model; null when there is none.
 absl::StatusOr<std::shared_ptr<const text::Tokenizer>> LoadTokenizer(const std::string& model) {
-  if (model == kNullModel || !std::filesystem::exists(model + "/tokenizer.json")) return nullptr;
+  if (!NamesDirectory(model) || !std::filesystem::exists(model + "/tokenizer.json")) return nullptr;
   return text::Tokenizer::Load(model);
 }
 

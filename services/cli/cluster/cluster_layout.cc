@@ -13,11 +13,12 @@
 #include "google/protobuf/text_format.h"
 #include "lockstep/config/v1/config.pb.h"
 #include "services/cli/cluster/local_ports.h"
+#include "services/worker/model/model_name.h"
+#include "services/worker/model/random_model.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr char kNullModel[] = "null:";
 constexpr int kWorkersMax = 64;
 
 std::string Loopback(int port) { return absl::StrCat("127.0.0.1:", port); }
@@ -44,7 +45,7 @@ config::v1::GatewayConfig GatewayConfigOf(const ClusterOptions& options, const M
   config::v1::GatewayConfig config;
   config.add_routers(router.address());
   config.set_scheduler(scheduler.address());
-  if (options.model != kNullModel) config.set_tokenizer_dir(options.model);
+  if (worker::NamesDirectory(options.model)) config.set_tokenizer_dir(options.model);
   return config;
 }
 
@@ -78,8 +79,11 @@ absl::Status Check(const ClusterOptions& options, int port_count) {
     return absl::InvalidArgumentError(
         absl::StrCat("--port: ", options.port, " is outside [0, ", 65536 - port_count, "]"));
   }
-  if (options.model != kNullModel && !std::filesystem::is_directory(options.model)) {
+  if (worker::NamesDirectory(options.model) && !std::filesystem::is_directory(options.model)) {
     return absl::InvalidArgumentError(absl::StrCat("--model: ", options.model, " is no directory"));
+  }
+  if (options.model.starts_with(worker::kRandomModel)) {
+    LOCKSTEP_RETURN_IF_ERROR(worker::ParseRandomModel(options.model).status());
   }
   return absl::OkStatus();
 }
@@ -113,7 +117,7 @@ absl::StatusOr<ClusterLayout> MakeLayout(const ClusterOptions& given) {
   const int port_count = 2 * (3 + given.workers);
   LOCKSTEP_RETURN_IF_ERROR(Check(given, port_count));
   ClusterOptions options = given;
-  if (options.model != kNullModel) {
+  if (worker::NamesDirectory(options.model)) {
     options.model = std::filesystem::absolute(options.model).lexically_normal().string();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> ports, Ports(options.port, port_count));

@@ -10,7 +10,7 @@ namespace lockstep::cli {
 
 // What a local cluster is made of.
 struct ClusterOptions {
-  std::string model;                   // Hugging Face directory, or "null:".
+  std::string model;                   // Hugging Face directory, "null:" or "random:SHAPE".
   int workers = 2;                     // [1, 64]
   int port = 0;                        // Of the gateway; 0 takes free ports for everything.
   std::string run_dir;                 // Empty: derived from the port.

@@ -11,6 +11,9 @@
 #include "services/worker/model/checkpoint.h"
 #include "services/worker/model/model_config.h"
 #include "services/worker/model/null_executor.h"
+#include "services/worker/model/random_model.h"
+#include "services/worker/model/random_weights.h"
+#include "services/worker/model/tensor_reader.h"
 #include "services/worker/model/transformer.h"
 #include "services/worker/model/transformer_executor.h"
 #include "services/worker/model/weight_store.h"
@@ -122,16 +125,23 @@ absl::StatusOr<LoadedModel> LoadNullModel(ModelOptions options) {
   return model;
 }
 
-absl::StatusOr<LoadedModel> LoadDirectory(ModelOptions options,
-                                          std::unique_ptr<kernels::KernelSet> kernels) {
+// What a model is before its weights are read.
+struct ModelSource {
+  ModelConfig config;
+  WeightSource* weights = nullptr;
+  std::string name;
+  std::string directory;
+};
+
+absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions options,
+                                     std::unique_ptr<kernels::KernelSet> kernels) {
   const kernels::BackendTraits traits = kernels->traits();
-  LOCKSTEP_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
+  const ModelConfig& config = source.config;
   LOCKSTEP_RETURN_IF_ERROR(
       ResolveOptions(config.positions, config.vocabulary, traits.kv_block_tokens, &options));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model));
   LOCKSTEP_ASSIGN_OR_RETURN(
       ModelWeights weights,
-      LoadWeights(config, checkpoint, options.reduction_segments, kernels.get()));
+      LoadWeights(config, source.weights, options.reduction_segments, kernels.get()));
 
   LoadedModel model;
   model.weights_digest = weights.digest;
@@ -154,9 +164,8 @@ absl::StatusOr<LoadedModel> LoadDirectory(ModelOptions options,
                           std::move(parts), {.sequences_max = options.sequences_max,
                                              .context_tokens_max = options.context_tokens_max,
                                              .vocabulary_sampled = options.vocabulary_sampled}));
-  const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
-  model.facts = {.name = (path.has_filename() ? path : path.parent_path()).filename().string(),
-                 .directory = options.model,
+  model.facts = {.name = source.name,
+                 .directory = source.directory,
                  .vocabulary = config.vocabulary,
                  .eos_ids = config.eos_ids,
                  .generation_config_json = config.generation_config_json,
@@ -175,18 +184,41 @@ absl::StatusOr<LoadedModel> LoadDirectory(ModelOptions options,
   return model;
 }
 
+absl::StatusOr<LoadedModel> LoadDirectory(const ModelOptions& options,
+                                          std::unique_ptr<kernels::KernelSet> kernels) {
+  LOCKSTEP_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(options.model));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model));
+  TensorReader reader(checkpoint);
+  const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
+  return LoadFrom({.config = std::move(config),
+                   .weights = &reader,
+                   .name = (path.has_filename() ? path : path.parent_path()).filename().string(),
+                   .directory = options.model},
+                  options, std::move(kernels));
+}
+
+absl::StatusOr<LoadedModel> LoadRandom(const ModelOptions& options,
+                                       std::unique_ptr<kernels::KernelSet> kernels) {
+  LOCKSTEP_ASSIGN_OR_RETURN(RandomModel random, ParseRandomModel(options.model));
+  RandomWeights weights(random.config, random.seed);
+  return LoadFrom({.config = std::move(random.config), .weights = &weights, .name = random.shape},
+                  options, std::move(kernels));
+}
+
 }  // namespace
 
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                                       std::unique_ptr<kernels::KernelSet> kernels) {
   if (options.model == kNullModel) return LoadNullModel(options);
   if (options.model.empty()) {
-    return absl::InvalidArgumentError("model = \"\": must be a directory or \"null:\"");
+    return absl::InvalidArgumentError(
+        "model = \"\": must be a directory, \"null:\" or \"random:SHAPE\"");
   }
   if (kernels == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("model = \"", options.model, "\": needs a backend"));
   }
+  if (!NamesDirectory(options.model)) return LoadRandom(options, std::move(kernels));
   return LoadDirectory(options, std::move(kernels));
 }
 

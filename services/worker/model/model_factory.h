@@ -10,14 +10,12 @@
 #include "common/base/hash.h"
 #include "kernels/api/kernel_set.h"
 #include "services/worker/engine/step_executor.h"
+#include "services/worker/model/model_name.h"
 
 namespace lockstep::worker {
 
-// A model string that names no directory: an engine whose answers come from a hash.
-inline constexpr char kNullModel[] = "null:";
-
 struct ModelOptions {
-  std::string model;  // A Hugging Face directory, or kNullModel.
+  std::string model;  // A Hugging Face directory, or as model_name.h says.
   int reduction_segments = 1;
   int split_kv_size = 256;  // A multiple of the backend's KV block.
   int64_t kv_bytes = int64_t{256} << 20;
@@ -31,8 +29,8 @@ struct ModelOptions {
 
 // What the rest of a worker has to know about its model.
 struct ModelFacts {
-  std::string name;        // The directory's last component, or "null".
-  std::string directory;   // Where tokenizer.json is; empty for the null model.
+  std::string name;        // The directory's last component, a random model's shape, or "null".
+  std::string directory;   // Where tokenizer.json is; empty without one.
   int32_t vocabulary = 0;  // Rows of lm_head: the range of valid ids.
   std::vector<int32_t> eos_ids;
   std::string generation_config_json;  // As stored; empty when there is none.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,26 +11,24 @@
 #include "common/base/hash.h"
 #include "kernels/api/host_tensor.h"
 #include "services/worker/model/checkpoint.h"
+#include "services/worker/model/weight_source.h"
 
 namespace lockstep::worker {
 
 // Takes the tensors of a checkpoint one by one: checks type, shape and values, digests the bytes,
 // and knows at the end which tensors nobody took. Borrows the checkpoint.
-class TensorReader {
+class TensorReader final : public WeightSource {
  public:
   explicit TensorReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // The tensor, mapped until DropPages. INVALID_ARGUMENT names file and tensor.
+  bool Has(const std::string& name) const override { return checkpoint_.Find(name) != nullptr; }
+  // The tensor, mapped. Errors name file and tensor.
   absl::StatusOr<kernels::HostTensor> Take(const std::string& name,
-                                           const std::vector<int64_t>& shape);
-  // Takes a tensor that must repeat one already taken, bit for bit, and counts as no tensor.
-  absl::Status TakeCopy(const std::string& name, const std::string& original);
-  // Takes the pages of everything taken so far out of this process's memory.
-  void DropPages();
-
-  // INVALID_ARGUMENT names the first tensor that was not taken.
-  absl::Status CheckAllTaken() const;
-  std::map<std::string, base::Digest128> TakeDigests() { return std::move(digests_); }
+                                           const std::vector<int64_t>& shape) override;
+  absl::Status TakeCopy(const std::string& name, const std::string& original) override;
+  void DropPages() override;
+  absl::Status CheckAllTaken() const override;
+  std::map<std::string, base::Digest128> TakeDigests() override { return std::move(digests_); }
 
  private:
   const Checkpoint& checkpoint_;

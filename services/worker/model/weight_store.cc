@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "services/worker/model/tensor_reader.h"
 
 namespace lockstep::worker {
 namespace {
@@ -18,11 +17,10 @@ using Shape = std::vector<int64_t>;
 
 class WeightLoader {
  public:
-  WeightLoader(const ModelConfig& config, const Checkpoint& checkpoint, int reduction_segments,
+  WeightLoader(const ModelConfig& config, WeightSource* source, int reduction_segments,
                kernels::KernelSet* kernels)
       : config_(config),
-        checkpoint_(checkpoint),
-        reader_(checkpoint),
+        source_(source),
         reduction_segments_(reduction_segments),
         kernels_(kernels) {}
 
@@ -36,8 +34,8 @@ class WeightLoader {
       LOCKSTEP_RETURN_IF_ERROR(LoadFfn(prefix, &weights.layers.back()));
       LOCKSTEP_RETURN_IF_ERROR(DropPages());
     }
-    LOCKSTEP_RETURN_IF_ERROR(reader_.CheckAllTaken());
-    weights.tensor_digests = reader_.TakeDigests();
+    LOCKSTEP_RETURN_IF_ERROR(source_->CheckAllTaken());
+    weights.tensor_digests = source_->TakeDigests();
     base::Hasher hasher;
     for (const auto& [name, digest] : weights.tensor_digests) {
       hasher.Bytes(name).Number(digest.high).Number(digest.low);
@@ -50,22 +48,22 @@ class WeightLoader {
   // Embedding, final norm and lm_head.
   absl::Status LoadEnds(ModelWeights* weights) {
     LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor embedding,
-                              reader_.Take(kEmbedding, {config_.vocabulary, config_.hidden}));
+                              source_->Take(kEmbedding, {config_.vocabulary, config_.hidden}));
     weights->embedding_type = embedding.dtype;
     LOCKSTEP_ASSIGN_OR_RETURN(weights->embedding, kernels_->UploadTable(embedding));
     LOCKSTEP_ASSIGN_OR_RETURN(weights->final_norm, Vector("model.norm.weight", config_.hidden));
     kernels::HostTensor head = embedding;
     if (config_.tied_embeddings) {
-      if (checkpoint_.Find(kLmHead) != nullptr) {
-        LOCKSTEP_RETURN_IF_ERROR(reader_.TakeCopy(kLmHead, kEmbedding));
+      if (source_->Has(kLmHead)) {
+        LOCKSTEP_RETURN_IF_ERROR(source_->TakeCopy(kLmHead, kEmbedding));
       }
-    } else if (checkpoint_.Find(kLmHead) == nullptr) {
+    } else if (!source_->Has(kLmHead)) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor \"", kLmHead,
                        "\" is missing, and config.json does not tie it to the embedding "
                        "(tie_word_embeddings is false)"));
     } else {
-      LOCKSTEP_ASSIGN_OR_RETURN(head, reader_.Take(kLmHead, {config_.vocabulary, config_.hidden}));
+      LOCKSTEP_ASSIGN_OR_RETURN(head, source_->Take(kLmHead, {config_.vocabulary, config_.hidden}));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(weights->lm_head, kernels_->PackLinear({&head, 1}, {}, 1));
     return absl::OkStatus();
@@ -83,10 +81,10 @@ class WeightLoader {
     for (const auto& [name, width] : parts) {
       LOCKSTEP_ASSIGN_OR_RETURN(
           qkv.emplace_back(),
-          reader_.Take(absl::StrCat(attention, name, ".weight"), {width, config_.hidden}));
+          source_->Take(absl::StrCat(attention, name, ".weight"), {width, config_.hidden}));
       if (!config_.qkv_bias) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(biases.emplace_back(),
-                                reader_.Take(absl::StrCat(attention, name, ".bias"), {width}));
+                                source_->Take(absl::StrCat(attention, name, ".bias"), {width}));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(layer->qkv, kernels_->PackLinear(qkv, biases, 1));
     if (config_.qk_norm) {
@@ -105,8 +103,8 @@ class WeightLoader {
                               Vector(prefix + "post_attention_layernorm.weight", config_.hidden));
     const Shape shape = {config_.ffn, config_.hidden};
     std::vector<kernels::HostTensor> gate_up(2);
-    LOCKSTEP_ASSIGN_OR_RETURN(gate_up[0], reader_.Take(prefix + "mlp.gate_proj.weight", shape));
-    LOCKSTEP_ASSIGN_OR_RETURN(gate_up[1], reader_.Take(prefix + "mlp.up_proj.weight", shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(gate_up[0], source_->Take(prefix + "mlp.gate_proj.weight", shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(gate_up[1], source_->Take(prefix + "mlp.up_proj.weight", shape));
     LOCKSTEP_ASSIGN_OR_RETURN(layer->gate_up, kernels_->PackLinear(gate_up, {}, 1));
     LOCKSTEP_ASSIGN_OR_RETURN(layer->down,
                               RowParallel(prefix + "mlp.down_proj.weight", config_.ffn));
@@ -114,27 +112,26 @@ class WeightLoader {
   }
 
   absl::StatusOr<kernels::Buffer> Vector(const std::string& name, int width) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor, reader_.Take(name, {width}));
+    LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor, source_->Take(name, {width}));
     return kernels_->UploadVector(tensor);
   }
 
   absl::StatusOr<std::unique_ptr<kernels::LinearWeight>> RowParallel(const std::string& name,
                                                                      int inputs) {
     LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor,
-                              reader_.Take(name, {config_.hidden, inputs}));
+                              source_->Take(name, {config_.hidden, inputs}));
     return kernels_->PackLinear({&tensor, 1}, {}, reduction_segments_);
   }
 
   // A backend may still be copying from the mapped pages.
   absl::Status DropPages() {
     LOCKSTEP_RETURN_IF_ERROR(kernels_->Synchronize());
-    reader_.DropPages();
+    source_->DropPages();
     return absl::OkStatus();
   }
 
   const ModelConfig& config_;
-  const Checkpoint& checkpoint_;
-  TensorReader reader_;
+  WeightSource* const source_;
   const int reduction_segments_;
   kernels::KernelSet* const kernels_;
 };
@@ -164,10 +161,10 @@ absl::Status CheckReductionSegments(const ModelConfig& config, int reduction_seg
   return CheckInputs("down_proj", config.ffn, reduction_segments);
 }
 
-absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, const Checkpoint& checkpoint,
+absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, WeightSource* source,
                                          int reduction_segments, kernels::KernelSet* kernels) {
   LOCKSTEP_RETURN_IF_ERROR(CheckReductionSegments(config, reduction_segments));
-  return WeightLoader(config, checkpoint, reduction_segments, kernels).Load();
+  return WeightLoader(config, source, reduction_segments, kernels).Load();
 }
 
 }  // namespace lockstep::worker

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/hash.h"
 #include "kernels/api/kernel_set.h"
-#include "services/worker/model/checkpoint.h"
 #include "services/worker/model/model_config.h"
+#include "services/worker/model/weight_source.h"
 
 namespace lockstep::worker {
 
@@ -44,11 +44,11 @@ struct ModelWeights {
 // INVALID_ARGUMENT names the layer and the numbers.
 absl::Status CheckReductionSegments(const ModelConfig& config, int reduction_segments);
 
-// Packs a checkpoint for `kernels`. INVALID_ARGUMENT names file and tensor: of one that is missing,
-// not part of the model, of another shape, of a type other than BF16 and F32, or with a NaN or an
-// infinity inside. Mapped pages are dropped as soon as a layer is packed, so memory peaks at the
-// packed weights and one layer.
-absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, const Checkpoint& checkpoint,
+// Packs the weights of `source` for `kernels`. INVALID_ARGUMENT names the tensor, and its file if
+// it has one: of one that is missing, not part of the model, of another shape, of a type other than
+// BF16 and F32, or with a NaN or an infinity inside. Pages are dropped as soon as a layer is
+// packed, so memory peaks at the packed weights and one layer.
+absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, WeightSource* source,
                                          int reduction_segments, kernels::KernelSet* kernels);
 
 }  // namespace lockstep::worker

@@ -11,6 +11,7 @@
 #include "services/worker/model/checkpoint.h"
 #include "services/worker/model/json_file.h"
 #include "services/worker/model/step_arrays.h"
+#include "services/worker/model/tensor_reader.h"
 #include "services/worker/model/transformer.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/model/reference_transformer.h"
@@ -91,7 +92,8 @@ class CpuModel {
   explicit CpuModel(const std::string& directory)
       : config_(*LoadModelConfig(directory)), checkpoint_(*Checkpoint::Open(directory)) {
     kernels_ = *kernels::CreateKernelSet({.backend = "cpu", .threads = 2});
-    ModelWeights weights = *LoadWeights(config_, checkpoint_, 1, kernels_.get());
+    TensorReader reader(checkpoint_);
+    ModelWeights weights = *LoadWeights(config_, &reader, 1, kernels_.get());
     transformer_ = *Transformer::Create(
         config_, std::move(weights), {.rows_max = 512, .logits_rows_max = 16, .split_kv_size = 64},
         kernels_.get());

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "kernels/factory.h"
 #include "services/worker/model/tensor_check.h"
+#include "services/worker/model/tensor_reader.h"
 #include "tests/support/checkpoint_writer.h"
 
 namespace lockstep::worker {
@@ -50,7 +51,8 @@ class WeightStoreTest : public ::testing::Test {
     LOCKSTEP_CHECK(config.ok()) << config.status().ToString();
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(directory);
     if (!checkpoint.ok()) return checkpoint.status();
-    return LoadWeights(*config, *checkpoint, segments, kernels_.get());
+    TensorReader reader(*checkpoint);
+    return LoadWeights(*config, &reader, segments, kernels_.get());
   }
   static NamedTensor& Find(std::vector<NamedTensor>* tensors, const std::string& name) {
     for (NamedTensor& tensor : *tensors) {
@@ -214,7 +216,8 @@ TEST_F(WeightStoreTest, MappedPagesAreDroppedOncePacked) {
   const ModelConfig config = *LoadModelConfig(directory);
   const Checkpoint checkpoint = *Checkpoint::Open(directory);
   const int64_t before = MappedFileBytes();
-  const auto weights = LoadWeights(config, checkpoint, 1, kernels_.get());
+  TensorReader reader(checkpoint);
+  const auto weights = LoadWeights(config, &reader, 1, kernels_.get());
   ASSERT_TRUE(weights.ok()) << weights.status();
   // The file has 31 MB, and reading it maps them all.
   EXPECT_LT(MappedFileBytes() - before, int64_t{4} << 20);
