@@ -16,6 +16,7 @@ THREAD_HOMES = (
     "services/worker/engine/engine_loop.cc",   # the engine
     "services/worker/scheduler_link.h",        # heartbeats
     "services/worker/scheduler_link.cc",
+    "services/worker/model/random_weights.cc",  # drawing billions of numbers
     "tests/", "bench/",                        # races are tested with threads
 )
 
