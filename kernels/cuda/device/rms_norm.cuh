@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/bf16_vector.cuh"
+#include "kernels/cuda/device/row_tree.cuh"
+
+// RMSNorm of bf16 rows, one CTA a row, 8 * kVectors neighbouring elements a thread. t = T(x * x)
+// over the width: in the thread, then lanes from 1 upward, then warps; r = 1 / sqrt(t * RN(1 / N) +
+// epsilon), each step rounded, division and root IEEE; y = RNbf16(w * RNbf16(x * r)).
+// Placement-invariant.
+namespace lockstep::kernels::cuda {
+
+// 1 / root of the mean square.
+__device__ __forceinline__ float InverseRootMean(float squares, float inverse_width,
+                                                 float epsilon) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(squares * inverse_width + epsilon));
+}
+
+struct NormParameters {
+  const float* weight;
+  const uint16_t* x;
+  uint16_t* y;
+  size_t x_stride;
+  size_t y_stride;
+  int width;
+  float inverse_width;
+  float epsilon;
+  // Of the fused residual connection: x is then read and written.
+  uint16_t* residual;
+  const void* update;  // bf16, or fp32 partial sums of segments.
+  size_t partial_stride;
+  const uint16_t* bias;
+};
+
+// T over the segments of 8 neighbouring sums, plus bias, rounded to bf16.
+template <int kSegments>
+__device__ __forceinline__ void LoadUpdate(const NormParameters& p, size_t at, int column,
+                                           float* u) {
+  if constexpr (kSegments == 1) {
+    Widen8(*reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.update) + at), u);
+    return;
+  }
+  const float* const partials = static_cast<const float*>(p.update) + at;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float v[4][kSegments];
+#pragma unroll
+    for (int s = 0; s < kSegments; ++s) {
+      const float4 part = *reinterpret_cast<const float4*>(
+          partials + static_cast<size_t>(s) * p.partial_stride + 4 * half);
+      v[0][s] = part.x;
+      v[1][s] = part.y;
+      v[2][s] = part.z;
+      v[3][s] = part.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) u[4 * half + i] = TreeOfThread(v[i]);
+  }
+  if (p.bias != nullptr) {
+    float bias[8];
+    Widen8(__ldg(reinterpret_cast<const uint4*>(p.bias + column)), bias);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) u[i] = u[i] + bias[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) u[i] = RoundedToBf16(u[i]);
+}
+
+// kSegments = 0 is the norm alone.
+template <int kVectors, int kSegments>
+__global__ void __launch_bounds__(1024) RmsNormKernel(const __grid_constant__ NormParameters p) {
+  __shared__ float warp_sums[32];
+  const size_t row = blockIdx.x;
+  const int first = static_cast<int>(threadIdx.x) * kVectors * 8;
+  float x[kVectors * 8];
+  float squares[kVectors * 8];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = first + 8 * v;
+    float* const values = x + 8 * v;
+    if (column >= p.width) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = 0;
+      continue;
+    }
+    if constexpr (kSegments == 0) {
+      Widen8(__ldg(reinterpret_cast<const uint4*>(p.x + row * p.x_stride + column)), values);
+    } else {
+      uint4* const residual = reinterpret_cast<uint4*>(p.residual + row * p.x_stride + column);
+      Widen8(*residual, values);
+      float update[8];
+      LoadUpdate<kSegments>(p, row * p.width + column, column, update);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = RoundedToBf16(values[i] + update[i]);
+      *residual = Pack8(values);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVectors * 8; ++i) squares[i] = x[i] * x[i];
+  const float r =
+      InverseRootMean(TreeOfCta(TreeOfThread(squares), warp_sums), p.inverse_width, p.epsilon);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = first + 8 * v;
+    if (column >= p.width) continue;
+    const float4 low = __ldg(reinterpret_cast<const float4*>(p.weight + column));
+    const float4 high = __ldg(reinterpret_cast<const float4*>(p.weight + column) + 1);
+    const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    float y[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y[i] = weight[i] * RoundedToBf16(x[8 * v + i] * r);
+    *reinterpret_cast<uint4*>(p.y + row * p.y_stride + column) = Pack8(y);
+  }
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,324 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/api/sampling.h"
+#include "kernels/cuda/device/select_sm90.cuh"
+
+// The sampler, one cluster a row, in the order of kernels/README.md: bias and bans, penalties,
+// temperature, top-k, top-p, min-p, noise. The maximum is exact, sums are integers, noise is keyed
+// by (sub-seed, position, id): nothing depends on how the row was searched. The row is read from
+// global memory once. Placement-invariant; the bits of the CPU backend.
+namespace lockstep::kernels::cuda {
+
+// A drawn id as one integer: greater is a higher noisy logit, or the same and a lower id; 0 is
+// none.
+using Drawn = unsigned long long;
+
+__device__ __forceinline__ Drawn DrawnOf(float value, int id) {
+  return static_cast<Drawn>(KeyOf(value)) << 32 | static_cast<uint32_t>(~id);
+}
+
+__device__ __forceinline__ float ValueOf(Drawn drawn) {
+  return drawn == 0 ? -kInfinity : LogitOfKey(static_cast<uint32_t>(drawn >> 32));
+}
+
+struct PartDrawn {
+  Drawn best;
+  int32_t bad;
+};
+
+struct SampleShared {
+  SelectShared select;
+  PartSummary summary_warps[kVocabularyWarps];
+  PartSummary summary;
+  PartDrawn drawn_warps[kVocabularyWarps];
+  PartDrawn drawn;
+};
+
+// Adds the row's biases in list order. Where threads hold biases of one id, or of ids that share a
+// slot, the first in the list goes first. `slots` [kSlots] is any shared memory. Returns whether a
+// logit of this thread became NaN or +infinity.
+constexpr int kSlots = 1024;
+
+__device__ __forceinline__ bool AddBiases(const RowPart& part, const SampleArgs& args,
+                                          const SamplingRow& params, int* slots) {
+  const int thread = static_cast<int>(threadIdx.x);
+  bool bad = false;
+  for (int begin = params.bias_begin; begin < params.bias_end; begin += kVocabularyThreads) {
+    const bool exists = begin + thread < params.bias_end;
+    const IdBias bias = exists ? args.biases[begin + thread] : IdBias{};
+    const int local = bias.id - part.first;
+    bool pending = exists && local >= 0 && local < part.count && bias.id < args.vocabulary_sampled;
+    while (__syncthreads_or(pending)) {  // Earlier additions are seen.
+      int* const slot = slots + local % kSlots;
+      if (pending) *slot = kVocabularyThreads;
+      __syncthreads();  // Slots in use are empty.
+      if (pending) atomicMin(slot, thread);
+      __syncthreads();  // Every slot has its first thread.
+      if (pending && *slot == thread) {
+        part.z[local] = part.z[local] + bias.value;
+        bad |= !(part.z[local] < kInfinity);
+        pending = false;
+      }
+    }
+  }
+  return bad;
+}
+
+// Applies the penalties; each id is listed once. Returns as AddBiases does.
+__device__ __forceinline__ bool Penalise(const RowPart& part, const SampleArgs& args,
+                                         const SamplingRow& params) {
+  bool bad = false;
+  for (int i = params.count_begin + static_cast<int>(threadIdx.x); i < params.count_end;
+       i += kVocabularyThreads) {
+    const IdCount count = args.counts[i];
+    const int local = count.id - part.first;
+    if (local < 0 || local >= part.count || count.id >= args.vocabulary_sampled) continue;
+    float value = part.z[local];
+    value =
+        value > 0 ? __fdiv_rn(value, params.repetition_penalty) : value * params.repetition_penalty;
+    if (count.output_count > 0) {
+      value = value - params.frequency_penalty * __int2float_rn(count.output_count);
+      value = value - params.presence_penalty;
+    }
+    part.z[local] = value;
+    bad |= !(value < kInfinity);
+  }
+  return bad;
+}
+
+// ceil(top_p * total), exactly, for top_p in (0, 1) and 0 < total < 2^58.
+__device__ __forceinline__ Weight TopPThreshold(float top_p, Weight total) {
+  const uint32_t bits = __float_as_uint(top_p);
+  const int shift = 150 - static_cast<int>(bits >> 23);
+  // The product is below 2^82.
+  if (shift >= 82) return 1;
+  using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>((bits & 0x7FFFFF) | 0x800000) * total;
+  return static_cast<Weight>((product + ((static_cast<Wide>(1) << shift) - 1)) >> shift);
+}
+
+// What remains of a row after its filters.
+struct Survivors {
+  Cut cut;
+  float max;
+  float min_p_log;
+
+  __device__ __forceinline__ bool Has(float z, int id) const {
+    return z > -kInfinity && IsKept(cut, z, id) && z - max >= min_p_log;
+  }
+};
+
+// Filters over a row that is scaled in place.
+__device__ __forceinline__ Survivors Filter(const RowPart& part, SelectShared& shared,
+                                            const SamplingRow& params, float max) {
+  // Below the smallest normal number nothing is cut that could ever be drawn.
+  const bool min_p_on = params.min_p >= 0x1p-126f;
+  Survivors survivors{{}, max, min_p_on ? Log(params.min_p) : -kInfinity};
+  int turn = 0;
+  if (params.top_k > 0) {
+    survivors.cut = SelectPrefix(
+        part, shared, turn, max, [](float z, int) { return z > -kInfinity; },
+        [](float) -> Weight { return 1; },
+        [&](Weight total) { return min(static_cast<Weight>(params.top_k), total); });
+  }
+  if (params.top_p < 1) {
+    const Cut top_k = survivors.cut;
+    survivors.cut = SelectPrefix(
+        part, shared, turn, max,
+        [&](float z, int id) { return z > -kInfinity && IsKept(top_k, z, id); },
+        [&](float z) -> Weight { return __float2ull_rz(ExpBelowMax(z, max) * 0x1p40f); },
+        [&](Weight total) { return TopPThreshold(params.top_p, total); });
+  }
+  return survivors;
+}
+
+// The best of this thread's ids by value(z, id) plus noise, where minus infinity takes no part.
+// What cannot beat a value already seen gets no noise: the bound is above it, so that no draw
+// changes.
+template <typename Value>
+class Draw {
+ public:
+  __device__ Draw(const RowPart& part, const SamplingRow& params, const Value& value)
+      : part_(part), params_(params), value_(value) {}
+
+  __device__ Drawn Run(PartDrawn* warps) {
+    const int tiles = part_.ids / kTileIds;
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (warp < tiles) Tile(warp);
+    // One exchange early, when values seen by other warps help most.
+    if (lane == 0) warps[warp].best = DrawnOf(bound_, 0);
+    __syncthreads();  // Bounds of all warps are there.
+    bound_ =
+        fmaxf(bound_, MaxOfWarp(lane < kVocabularyWarps ? ValueOf(warps[lane].best) : -kInfinity));
+    for (int tile = warp + kVocabularyWarps; tile < tiles; tile += kVocabularyWarps) Tile(tile);
+    return best_;
+  }
+
+ private:
+  __device__ __forceinline__ void Tile(int tile) {
+    const int at = tile * kTileIds + static_cast<int>(threadIdx.x % 32) * 4;
+    const int id = part_.first + at;
+    const float4 z = *reinterpret_cast<const float4*>(part_.z + at);
+    const float values[4] = {value_(z.x, id), value_(z.y, id + 1), value_(z.z, id + 2),
+                             value_(z.w, id + 3)};
+    const std::array<uint32_t, 4> words = RandomWords(
+        params_.sub_seed, static_cast<uint32_t>(params_.position), static_cast<uint32_t>(id) / 4);
+    float bounds[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bounds[i] = values[i] + GumbelBound(words[i]);
+    while (true) {
+      // The most promising first: it usually rules the others out.
+      float bound = bounds[0];
+      float value = values[0];
+      uint32_t word = words[0];
+      int best = 0;
+#pragma unroll
+      for (int i = 1; i < 4; ++i) {
+        if (!(bounds[i] > bound)) continue;
+        bound = bounds[i];
+        value = values[i];
+        word = words[i];
+        best = i;
+      }
+      if (!(bound >= bound_) || bound == -kInfinity) break;
+      const float noisy = value + GumbelNoise(word);
+      best_ = max(best_, DrawnOf(noisy, id + best));
+      bound_ = fmaxf(bound_, noisy);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i == best) bounds[i] = -kInfinity;
+      }
+    }
+    __syncwarp();
+    bound_ = LogitOfKey(__reduce_max_sync(0xFFFFFFFF, KeyOf(bound_)));
+  }
+
+  const RowPart& part_;
+  const SamplingRow& params_;
+  const Value& value_;
+  Drawn best_ = 0;
+  float bound_ = -kInfinity;  // A value that an id of this row has reached.
+};
+
+// The row's largest logit; ties to the lower id.
+__device__ __forceinline__ Drawn Largest(const RowPart& part) {
+  Drawn best = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < part.count; i += kVocabularyThreads) {
+    if (part.z[i] > -kInfinity) best = max(best, DrawnOf(part.z[i], part.first + i));
+  }
+  return best;
+}
+
+template <typename Value>
+__device__ __forceinline__ Drawn DrawFrom(const RowPart& part, const SamplingRow& params,
+                                          SampleShared& shared, const Value& value) {
+  return Draw<Value>(part, params, value).Run(shared.drawn_warps);
+}
+
+// Scales in place, filters, draws. Bad rows draw nothing.
+__device__ __forceinline__ Drawn DrawFiltered(const RowPart& part, const SamplingRow& params,
+                                              SampleShared& shared, bool bad) {
+  PartSummary mine{-kInfinity, bad};
+  for (int i = static_cast<int>(threadIdx.x); i < part.count; i += kVocabularyThreads) {
+    part.z[i] = Scaled(part.z[i], params.temperature);
+    mine.max = fmaxf(mine.max, part.z[i]);
+  }
+  const PartSummary whole = SummaryOfRow(mine, shared.summary_warps, &shared.summary);
+  if (whole.bad != 0 || whole.max == -kInfinity) return 0;
+  const Survivors survivors = Filter(part, shared.select, params, whole.max);
+  return DrawFrom(part, params, shared,
+                  [&](float z, int id) { return survivors.Has(z, id) ? z : -kInfinity; });
+}
+
+// The CTA's best and whether any thread is bad, to `shared.drawn`.
+__device__ __forceinline__ void StoreDrawn(Drawn best, bool bad, SampleShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const auto best_of_warp = [](Drawn v) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      v = max(v, __shfl_xor_sync(0xFFFFFFFF, v, step));
+    }
+    return v;
+  };
+  best = best_of_warp(best);
+  bad = __any_sync(0xFFFFFFFF, bad);
+  __syncthreads();  // Nobody reads the bounds of Draw any more.
+  if (lane == 0) shared.drawn_warps[threadIdx.x / 32] = {best, bad};
+  __syncthreads();  // Warps' results are there.
+  if (threadIdx.x >= 32) return;
+  const PartDrawn v = lane < kVocabularyWarps ? shared.drawn_warps[lane] : PartDrawn{};
+  const PartDrawn whole{best_of_warp(v.best), __any_sync(0xFFFFFFFF, v.bad)};
+  if (lane == 0) shared.drawn = whole;
+}
+
+__global__ void __launch_bounds__(kVocabularyThreads, 2)
+    SampleKernel(const __grid_constant__ SampleArgs args) {
+  extern __shared__ float4 dynamic_shared[];
+  __shared__ SampleShared shared;
+  const int row = static_cast<int>(blockIdx.x) / ClusterSize();
+  const SamplingRow params = args.row_params[row];
+  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
+  bool bad = false;
+  LoadPart(args.logits + static_cast<size_t>(row) * args.vocabulary, part,
+           [&](float z) { bad |= !(z < kInfinity); });
+  __syncthreads();  // The part is there.
+  for (int i = max(0, args.vocabulary_sampled - part.first) + static_cast<int>(threadIdx.x);
+       i < part.count; i += kVocabularyThreads) {
+    part.z[i] = -kInfinity;
+  }
+  if (params.bias_begin < params.bias_end || params.count_begin < params.count_end) {
+    bad |= AddBiases(part, args, params, reinterpret_cast<int*>(shared.select.bins));
+    __syncthreads();  // All biases are added.
+    bad |= Penalise(part, args, params);
+  }
+  __syncthreads();  // The row is what is drawn from.
+  Drawn best;
+  if (params.temperature == 0) {
+    best = Largest(part);
+  } else if (params.top_k > 0 || params.top_p < 1 || params.min_p > 0) {
+    best = DrawFiltered(part, params, shared, bad);
+  } else {
+    best =
+        DrawFrom(part, params, shared, [&](float z, int) { return Scaled(z, params.temperature); });
+  }
+  StoreDrawn(best, bad, shared);
+  ClusterSync();  // Results of all CTAs are there.
+  if (ClusterRank() == 0 && threadIdx.x == 0) {
+    Drawn drawn = 0;
+    bool failed = false;
+    for (int rank = 0; rank < ClusterSize(); ++rank) {
+      const PartDrawn* part_drawn = RemoteShared(&shared.drawn, rank);
+      drawn = max(drawn, part_drawn->best);
+      failed |= part_drawn->bad != 0;
+    }
+    const bool none = failed || drawn == 0;
+    args.ids[row] = none ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(drawn));
+    args.errors[row] = failed ? SampleError::kNonFiniteLogits
+                              : (none ? SampleError::kAllBanned : SampleError::kNone);
+  }
+  ClusterSync();  // Nobody reads this CTA's shared memory any more.
+}
+
+// Noise of all ids of a vocabulary, without a draw.
+__global__ void NoiseKernel(uint64_t sub_seed, uint32_t position, int vocabulary, float* noise) {
+  const int quad = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const std::array<uint32_t, 4> words =
+      RandomWords(sub_seed, position, static_cast<uint32_t>(quad));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (4 * quad + i < vocabulary) noise[4 * quad + i] = GumbelNoise(words[i]);
+  }
+}
+
+// The noise of single words.
+__global__ void NoiseOfWordsKernel(const uint32_t* words, int count, float* noise, float* bounds) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  noise[i] = GumbelNoise(words[i]);
+  bounds[i] = GumbelBound(words[i]);
+}
+
+}  // namespace lockstep::kernels::cuda
