@@ -75,12 +75,12 @@ __device__ __forceinline__ void ListTop(const RowPart& part, LogprobShared& shar
 __device__ __forceinline__ void StoreTop(const LogprobArgs& args, const float* logits, int row,
                                          const LogprobShared& shared, float max, float log_sum) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int at = thread; at < ClusterSize() * kTopLogprobsMax; at += kVocabularyThreads) {
+  for (int at = thread; at < CtasInCluster() * kTopLogprobsMax; at += kVocabularyThreads) {
     const LogprobShared& list = *RemoteShared(&shared, at / kTopLogprobsMax);
     if (at % kTopLogprobsMax >= list.top_count) continue;
     const unsigned long long mine = list.top[at % kTopLogprobsMax];
     int above = 0;
-    for (int rank = 0; rank < ClusterSize(); ++rank) {
+    for (int rank = 0; rank < CtasInCluster(); ++rank) {
       const LogprobShared& other = *RemoteShared(&shared, rank);
       for (int i = 0; i < other.top_count; ++i) above += other.top[i] > mine ? 1 : 0;
     }
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
     LogprobsKernel(const __grid_constant__ LogprobArgs args) {
   extern __shared__ float4 dynamic_shared[];
   __shared__ LogprobShared shared;
-  const int row = static_cast<int>(blockIdx.x) / ClusterSize();
-  const int rank = ClusterRank();
+  const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
+  const int rank = RankInCluster();
   const LogprobRow params = args.row_params[row];
   const float* logits = args.logits + static_cast<size_t>(row) * args.vocabulary;
   const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   const bool failed = whole.bad != 0 || whole.max == -kInfinity;
   if (rank == 0) StoreDefaults(args, params, row, failed);
   if (failed) {
-    ClusterSync();  // Nobody reads this CTA's summary any more.
+    SyncCluster();  // Nobody reads this CTA's summary any more.
     return;
   }
   const float max = whole.max;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   float* const tile_sums = part.z + part.ids;
   SumPart(part, tile_sums, max, entropy, scaled && temperature != 1.0f, temperature);
   if (top) ListTop(part, shared, max, params.top_count);
-  ClusterSync();  // Sums and lists of all CTAs are there.
+  SyncCluster();  // Sums and lists of all CTAs are there.
   if (rank == 0) {
     const auto sum_of = [&](TileSums which) {
       return TreeOfRow(tile_sums + which * tiles_per_cta, tiles_per_cta, TilesOf(args.vocabulary),
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
     }
     if (top) StoreTop(args, logits, row, shared, max, log_sum);
   }
-  ClusterSync();  // Nobody reads this CTA's shared memory any more.
+  SyncCluster();  // Nobody reads this CTA's shared memory any more.
 }
 
 }  // namespace lockstep::kernels::cuda

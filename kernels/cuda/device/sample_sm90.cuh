@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
     SampleKernel(const __grid_constant__ SampleArgs args) {
   extern __shared__ float4 dynamic_shared[];
   __shared__ SampleShared shared;
-  const int row = static_cast<int>(blockIdx.x) / ClusterSize();
+  const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
   const SamplingRow params = args.row_params[row];
   const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
   bool bad = false;
@@ -285,11 +285,11 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
         DrawFrom(part, params, shared, [&](float z, int) { return Scaled(z, params.temperature); });
   }
   StoreDrawn(best, bad, shared);
-  ClusterSync();  // Results of all CTAs are there.
-  if (ClusterRank() == 0 && threadIdx.x == 0) {
+  SyncCluster();  // Results of all CTAs are there.
+  if (RankInCluster() == 0 && threadIdx.x == 0) {
     Drawn drawn = 0;
     bool failed = false;
-    for (int rank = 0; rank < ClusterSize(); ++rank) {
+    for (int rank = 0; rank < CtasInCluster(); ++rank) {
       const PartDrawn* part_drawn = RemoteShared(&shared.drawn, rank);
       drawn = max(drawn, part_drawn->best);
       failed |= part_drawn->bad != 0;
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
     args.errors[row] = failed ? SampleError::kNonFiniteLogits
                               : (none ? SampleError::kAllBanned : SampleError::kNone);
   }
-  ClusterSync();  // Nobody reads this CTA's shared memory any more.
+  SyncCluster();  // Nobody reads this CTA's shared memory any more.
 }
 
 // Noise of all ids of a vocabulary, without a draw.

@@ -67,7 +67,7 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) last += __shfl_xor_sync(0xFFFFFFFF, last, step);
   if (lane == 0 && last != 0) atomicAdd(bins + kBins - 1, last);
-  ClusterSync();  // Tables of all CTAs are full.
+  SyncCluster();  // Tables of all CTAs are full.
 
   constexpr int kEach = (kBins + kVocabularyThreads - 1) / kVocabularyThreads;
   Weight mine[kEach] = {};
@@ -76,7 +76,7 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
   for (int i = 0; i < kEach; ++i) {
     const int bin = thread * kEach + i;
     if (bin >= kBins) continue;
-    for (int rank = 0; rank < ClusterSize(); ++rank) mine[i] += RemoteShared(bins, rank)[bin];
+    for (int rank = 0; rank < CtasInCluster(); ++rank) mine[i] += RemoteShared(bins, rank)[bin];
     sum += mine[i];
   }
   Weight running = sum;

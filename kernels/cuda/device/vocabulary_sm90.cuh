@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/functions.cuh"
-#include "kernels/cuda/device/primitive/cluster_sm90.cuh"
+#include "kernels/cuda/device/primitive/cluster_memory_sm90.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 #include "kernels/cuda/vocabulary_launch.h"
 
@@ -73,8 +73,8 @@ __device__ __forceinline__ void LoadPart(const float* row, const RowPart& part, 
 
 // Fills this CTA's part of the cluster's row.
 __device__ __forceinline__ RowPart PartOfRow(float* z, int vocabulary) {
-  const int ids = IdsPerCta(vocabulary, ClusterSize());
-  const int first = min(vocabulary, ClusterRank() * ids);
+  const int ids = IdsPerCta(vocabulary, CtasInCluster());
+  const int first = min(vocabulary, RankInCluster() * ids);
   return {z, first, min(ids, vocabulary - first), ids};
 }
 
@@ -92,9 +92,9 @@ __device__ __forceinline__ PartSummary SummaryOfRow(PartSummary mine, PartSummar
     mine = {MaxOfWarp(v.max), __any_sync(0xFFFFFFFF, v.bad) != 0};
     if (lane == 0) *summary = mine;
   }
-  ClusterSync();  // CTAs' results are there.
+  SyncCluster();  // CTAs' results are there.
   PartSummary v{-kInfinity, 0};
-  if (lane < ClusterSize()) v = *RemoteShared(summary, lane);
+  if (lane < CtasInCluster()) v = *RemoteShared(summary, lane);
   return {MaxOfWarp(v.max) + 0.0f, __any_sync(0xFFFFFFFF, v.bad) != 0};
 }
 
