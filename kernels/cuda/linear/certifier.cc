@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/linear/linear_sm90.h"
 #include "kernels/cuda/linear/linear_timing.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
@@ -51,7 +52,8 @@ struct Certifier::ShapeData {
   Buffer weight;
   Buffer x;
   Buffer bias;
-  Buffer reference;
+  Buffer reference;  // Of the product.
+  Buffer combined;   // Of y, with several segments.
   Buffer product;
   Buffer workspace;
   Buffer counters;
@@ -128,6 +130,20 @@ absl::Status Certifier::Prepare(const LinearShape& shape) {
                                     .product = data->reference.as<void>()},
                                    stream),
                    "reference"));
+  if (shape.segments > 1) {
+    LOCKSTEP_RETURN_IF_ERROR(allocate(data->combined, static_cast<size_t>(data->rows) *
+                                                          static_cast<size_t>(shape.y_stride) *
+                                                          SizeOf(shape.output)));
+    LOCKSTEP_RETURN_IF_ERROR(
+        StatusOfCuda(LinearCombine({.shape = shape,
+                                    .rows = data->rows,
+                                    .partials = data->reference.as<void>(),
+                                    .partial_stride = static_cast<size_t>(data->rows) * outputs,
+                                    .bias = shape.bias ? data->bias.as<void>() : nullptr,
+                                    .y = data->combined.as<void>()},
+                                   stream),
+                     "reference"));
+  }
   const int longest = options_.ladder.back();
   const size_t scratch = options_.workspace_bytes +
                          (shape.segments > 1 ? data->ProductBytes(longest) : 0) +
@@ -137,15 +153,36 @@ absl::Status Certifier::Prepare(const LinearShape& shape) {
   return absl::OkStatus();
 }
 
+// The library's estimate is often wrong at one number of rows and right at another nearby: what it
+// offers around here is tried here too.
 absl::StatusOr<std::vector<LinearRung::Choice>> Certifier::ChoicesAt(int rows) const {
-  LOCKSTEP_ASSIGN_OR_RETURN(const LtMatmul matmul, LtMatmul::Create(handle_, data_->shape, rows));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LtMatmul::Offer> offers,
-                            matmul.Offers(LtMatmul::Reductions::kNone, options_.workspace_bytes));
+  static constexpr double kNearby[] = {1, 0.97, 0.9, 0.8, 1.1};
+  const LinearShape& shape = data_->shape;
+  LOCKSTEP_ASSIGN_OR_RETURN(const LtMatmul here, LtMatmul::Create(handle_, shape, rows));
   std::vector<LinearRung::Choice> choices;
-  for (const LtMatmul::Offer& offer : offers) {
-    choices.push_back({.traits = TraitsOf(offer.algorithm),
-                       .algorithm = OpaqueOf(offer.algorithm),
-                       .workspace_bytes = offer.workspace_bytes});
+  for (const double factor : kNearby) {
+    const int nearby = std::max(1, static_cast<int>(rows * factor));
+    LOCKSTEP_ASSIGN_OR_RETURN(const LtMatmul matmul, LtMatmul::Create(handle_, shape, nearby));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LtMatmul::Offer> offers,
+                              matmul.Offers(LtMatmul::Reductions::kNone, options_.workspace_bytes));
+    for (const LtMatmul::Offer& offer : offers) {
+      const AlgorithmTraits traits = TraitsOf(offer.algorithm);
+      const bool known = std::any_of(choices.begin(), choices.end(),
+                                     [&](const auto& choice) { return choice.traits == traits; });
+      const absl::StatusOr<size_t> workspace_bytes = here.Check(offer.algorithm);
+      if (known || !workspace_bytes.ok() || *workspace_bytes > options_.workspace_bytes) continue;
+      choices.push_back({.traits = traits,
+                         .algorithm = OpaqueOf(offer.algorithm),
+                         .workspace_bytes = *workspace_bytes});
+    }
+  }
+  const auto tilings = Sm90Tilings();
+  for (size_t i = 0; i < tilings.size(); ++i) {
+    if (!Fits(tilings[i], shape, rows)) continue;
+    choices.push_back({.traits = {.engine = LinearEngine::kSm90,
+                                  .id = static_cast<int>(i),
+                                  .tile = tilings[i].rows,
+                                  .cluster_shape = tilings[i].sharers}});
   }
   return choices;
 }
@@ -192,6 +229,42 @@ absl::Status Certifier::Compare(const LinearRung& rung, int first_row,
   return absl::OkStatus();
 }
 
+// The same of a kernel that has no product apart: y itself is compared.
+absl::Status Certifier::CompareLayer(const LinearRung& rung, int first_row,
+                                     unsigned long long* differing) {
+  const ShapeData& data = *data_;
+  const LinearShape& shape = data.shape;
+  cudaStream_t stream = stream_.get();
+  void* y = data.product.as<void>();
+  const size_t stride = static_cast<size_t>(shape.y_stride);
+  const size_t element = SizeOf(shape.output);
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
+      cudaMemsetAsync(y, 0xFF, static_cast<size_t>(rung.rows()) * stride * element, stream),
+      "poison"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      rung.Enqueue({.weight = data.weight.as<void>(),
+                    .bias = shape.bias ? data.bias.as<void>() : nullptr,
+                    .rows = rung.rows(),
+                    .x = data.x.as<uint16_t>() +
+                         static_cast<size_t>(first_row) * static_cast<size_t>(shape.x_stride),
+                    .y = y},
+                   stream));
+  if (options_.disturb) {
+    LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(options_.disturb(y, stream), "disturb"));
+  }
+  const Buffer& reference = shape.segments > 1 ? data.combined : data.reference;
+  return StatusOfCuda(CountDifferences({.a = y,
+                                        .b = reference.as<uint8_t>() +
+                                             static_cast<size_t>(first_row) * stride * element,
+                                        .a_stride = stride,
+                                        .b_stride = stride,
+                                        .rows = rung.rows(),
+                                        .columns = shape.outputs,
+                                        .type = shape.output},
+                                       differing, stream),
+                      "comparison");
+}
+
 // Few rows hold few kinds of rows, so they are looked at from several first rows on. The last look
 // is beside a stream that keeps memory busy.
 absl::Status Certifier::Check(const LinearRung& rung, unsigned long long* differing,
@@ -206,9 +279,12 @@ absl::Status Certifier::Check(const LinearRung& rung, unsigned long long* differ
                                        busy_stream_.get()),
                        "busy stream"));
     }
-    LOCKSTEP_RETURN_IF_ERROR(Compare(rung, last ? 0 : kFirstRows[look], differing));
+    const int first_row = last ? 0 : kFirstRows[look];
+    LOCKSTEP_RETURN_IF_ERROR(rung.has_product() ? Compare(rung, first_row, differing)
+                                                : CompareLayer(rung, first_row, differing));
+    const int segments = rung.has_product() ? data_->shape.segments : 1;
     compared += static_cast<uint64_t>(rung.rows()) * static_cast<uint64_t>(data_->shape.outputs) *
-                static_cast<uint64_t>(data_->shape.segments);
+                static_cast<uint64_t>(segments);
   }
   return absl::OkStatus();
 }

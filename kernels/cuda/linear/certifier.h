@@ -64,6 +64,7 @@ class Certifier {
 
   absl::Status Prepare(const LinearShape& shape);
   absl::Status Compare(const LinearRung& rung, int first_row, unsigned long long* differing);
+  absl::Status CompareLayer(const LinearRung& rung, int first_row, unsigned long long* differing);
   absl::Status Check(const LinearRung& rung, unsigned long long* differing, uint64_t& compared);
   absl::StatusOr<std::vector<LinearRung::Choice>> ChoicesAt(int rows) const;
   absl::Status TimeCertified(int rows, std::vector<Verdict>& verdicts);

@@ -42,7 +42,8 @@ int LinearPlan::PaddedRows(int rows) const {
 }
 
 bool LinearPlan::PadsY(bool accumulate) const {
-  return ladder_.front().rung.WritesPaddingOfY(accumulate);
+  return std::any_of(ladder_.begin(), ladder_.end(),
+                     [&](const Rung& step) { return step.rung.WritesPaddingOfY(accumulate); });
 }
 
 size_t LinearPlan::WorkspaceBytes(int rows_max, bool accumulate) const {

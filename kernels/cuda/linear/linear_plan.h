@@ -26,7 +26,7 @@ class LinearPlan {
   // Rows that x must have in memory (contents may be anything) for a call of `rows`, and y too
   // where PadsY.
   int PaddedRows(int rows) const;
-  // Whether rows of y behind the call's are overwritten, up to PaddedRows.
+  // Whether rows of y behind the call's may be overwritten, up to PaddedRows.
   bool PadsY(bool accumulate) const;
   // For every call of at most `rows_max` rows.
   size_t WorkspaceBytes(int rows_max, bool accumulate) const;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/linear/linear_sm90.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 
 namespace lockstep::kernels::cuda {
@@ -23,8 +24,20 @@ bool IsAligned(const void* pointer) {
 
 absl::StatusOr<LinearRung> LinearRung::Create(cublasLtHandle_t handle, const LinearShape& shape,
                                               int rows, const Choice& choice) {
+  if (choice.traits.engine == LinearEngine::kSm90) {
+    const auto tilings = Sm90Tilings();
+    const size_t index = static_cast<size_t>(choice.traits.id);
+    if (index >= tilings.size() || !Fits(tilings[index], shape, rows)) {
+      return absl::FailedPreconditionError("a certificate names a tiling that does not fit");
+    }
+    return LinearRung(shape, rows, choice, std::nullopt);
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(LtMatmul matmul, LtMatmul::Create(handle, shape, rows));
-  LOCKSTEP_RETURN_IF_ERROR(matmul.Check(AlgorithmOf(choice.algorithm)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const size_t workspace_bytes,
+                            matmul.Check(AlgorithmOf(choice.algorithm)));
+  if (workspace_bytes > choice.workspace_bytes) {
+    return absl::FailedPreconditionError("a library algorithm wants more workspace than certified");
+  }
   return LinearRung(shape, rows, choice, std::move(matmul));
 }
 
@@ -35,12 +48,13 @@ size_t LinearRung::ProductBytes() const {
 }
 
 size_t LinearRung::WorkspaceBytes(bool accumulate) const {
+  if (!has_product()) return 0;
   const bool apart = shape_.segments > 1 || accumulate;
   return Aligned(choice_.workspace_bytes) + (apart ? Aligned(ProductBytes()) : 0);
 }
 
 bool LinearRung::WritesPaddingOfY(bool accumulate) const {
-  return shape_.segments == 1 && !accumulate;
+  return has_product() && shape_.segments == 1 && !accumulate;
 }
 
 absl::Status LinearRung::EnqueueProduct(const ProductPointers& pointers,
@@ -63,6 +77,18 @@ absl::Status LinearRung::Enqueue(const LinearCall& call, cudaStream_t stream) co
       !IsAligned(call.y) || !IsAligned(call.workspace)) {
     return absl::InvalidArgumentError(
         absl::StrCat("linear layer: a pointer is no multiple of ", kLinearAlignment));
+  }
+  if (!has_product()) {
+    return StatusOfCuda(LinearOnSm90({.shape = shape_,
+                                      .tiling = choice_.traits.id,
+                                      .rows = call.rows,
+                                      .weight = call.weight,
+                                      .bias = call.bias,
+                                      .x = call.x,
+                                      .y = call.y,
+                                      .accumulate = call.accumulate},
+                                     stream),
+                        "linear layer");
   }
   const bool apart = shape_.segments > 1 || call.accumulate;
   void* product =

@@ -52,8 +52,11 @@ class LinearRung {
   // Only enqueues. 0 < call.rows <= rows().
   absl::Status Enqueue(const LinearCall& call, cudaStream_t stream) const;
 
-  // The product alone, before T, bias and residual: what certification looks at. `pointers.product`
-  // is [segments][rows(), outputs].
+  // Whether a product is computed apart from what follows it.
+  bool has_product() const { return matmul_.has_value(); }
+
+  // The product alone, before T, bias and residual: what certification looks at where there is one.
+  // `pointers.product` is [segments][rows(), outputs].
   absl::Status EnqueueProduct(const ProductPointers& pointers, cudaStream_t stream) const;
 
  private:

@@ -164,13 +164,14 @@ absl::StatusOr<std::vector<LtMatmul::Offer>> LtMatmul::Offers(Reductions reducti
   return offers;
 }
 
-absl::Status LtMatmul::Check(const cublasLtMatmulAlgo_t& algorithm) const {
+absl::StatusOr<size_t> LtMatmul::Check(const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result = {};
   LOCKSTEP_RETURN_IF_ERROR(
       StatusOfCublas(cublasLtMatmulAlgoCheck(handle_, desc_.get(), weight_.get(), x_.get(),
                                              product_.get(), product_.get(), &algorithm, &result),
                      "matmul algorithm"));
-  return StatusOfCublas(result.state, "matmul algorithm");
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCublas(result.state, "matmul algorithm"));
+  return result.workspaceSize;
 }
 
 absl::Status LtMatmul::Enqueue(const cublasLtMatmulAlgo_t& algorithm,

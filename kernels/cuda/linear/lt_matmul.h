@@ -56,8 +56,8 @@ class LtMatmul {
   // splits K; whether it does is for certification to see.
   absl::StatusOr<std::vector<Offer>> Offers(Reductions reductions, size_t workspace_bytes) const;
 
-  // OK when the algorithm fits this product on this device.
-  absl::Status Check(const cublasLtMatmulAlgo_t& algorithm) const;
+  // Bytes of workspace that the algorithm needs for this product; an error when it does not fit it.
+  absl::StatusOr<size_t> Check(const cublasLtMatmulAlgo_t& algorithm) const;
 
   // Only enqueues.
   absl::Status Enqueue(const cublasLtMatmulAlgo_t& algorithm, const ProductPointers& pointers,
