@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benches of a bundle on the host that has the GPU, and keeps their record.
 
-Usage: run.py OUT.json [benchmark flags]
+Usage: run.py [--bench=rows] OUT.json [benchmark flags]   (the bench is attention otherwise)
 
 Repetitions of all cases are interleaved at random, so that what the card does meanwhile falls on
 all alike. The record is Google Benchmark's own, every sample included, with machine, driver, commit
@@ -34,16 +34,16 @@ def sample_until(done, samples):
         samples.append(query(SAMPLE_FIELDS))
 
 
-def binary_and_commit():
+def binary_and_commit(bench):
     """The bench and the commit, of a bundle or of a built tree."""
     here = pathlib.Path(__file__).resolve().parent
-    bundled = here / "bin" / "cuda_attention_bench"
+    bundled = here / "bin" / f"cuda_{bench}_bench"
     if bundled.exists():
         return bundled, (here / "COMMIT").read_text().strip()
     root = here.parents[2]
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True,
                           check=True).stdout.strip()
-    return root / "build/cuda/bench/kernels/cuda/cuda_attention_bench", head
+    return root / "build/cuda/bench/kernels/cuda" / bundled.name, head
 
 
 def write_by_line(record, out):
@@ -59,8 +59,11 @@ def write_by_line(record, out):
 
 
 def main():
-    out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    binary, commit = binary_and_commit()
+    arguments, bench = sys.argv[1:], "attention"
+    if arguments[0].startswith("--bench="):
+        bench = arguments.pop(0).removeprefix("--bench=")
+    out, flags = pathlib.Path(arguments[0]), arguments[1:]
+    binary, commit = binary_and_commit(bench)
     samples, done = [], threading.Event()
     sampler = threading.Thread(target=sample_until, args=(done, samples))
     sampler.start()
@@ -75,7 +78,7 @@ def main():
     record = json.loads(out.read_text())
     record["context"].update(gpu=query(GPU_FIELDS), host=platform.platform(), commit=commit,
                              executable=binary.name,
-                             command=" ".join(["run.py", out.name, *flags]))
+                             command=" ".join(["run.py", f"--bench={bench}", out.name, *flags]))
     record["gpu_samples"] = samples
     # Samples alone: who reads them aggregates as he likes.
     record["benchmarks"] = [b for b in record["benchmarks"] if b["run_type"] == "iteration"]
