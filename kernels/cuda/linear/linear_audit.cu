@@ -1,0 +1,15 @@
+#include "kernels/cuda/device/linear_audit.cuh"
+
+#include <cuda_runtime.h>
+
+namespace lockstep::kernels::cuda {
+
+cudaError_t SaveAuditedRow(const AuditCopy& copy, cudaStream_t stream) {
+  if (copy.rows <= 0 || copy.slots <= 0 || copy.row_bytes % sizeof(uint2) != 0) {
+    return cudaErrorInvalidValue;
+  }
+  SaveAuditedRowKernel<<<1, 512, 0, stream>>>(copy);
+  return cudaGetLastError();
+}
+
+}  // namespace lockstep::kernels::cuda
