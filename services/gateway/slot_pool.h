@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/mutex.h"
@@ -13,7 +12,8 @@ namespace lockstep::gateway {
 class SlotOwner {
  public:
   virtual ~SlotOwner() = default;
-  // It has the slot that it asked for. Called without a lock, on whichever thread gave one back.
+  // It has the slot that it asked for. Called without a lock, on a thread that gave one back; never
+  // from inside another OnSlot, so that owners which give theirs back at once are called in turn.
   virtual void OnSlot() = 0;
 };
 
@@ -43,14 +43,18 @@ class SlotPool {
     std::shared_ptr<SlotOwner> waiting;  // Null: it wants nothing.
     uint64_t asked_number = 0;
   };
-  using Owners = std::vector<std::shared_ptr<SlotOwner>>;
 
-  // Gives away what is free; the result has to be told, outside the lock.
-  Owners GrantLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives away what is free, unless a caller further up or another thread is at it: that one sees
+  // what came free meanwhile. Lets go of the lock for each OnSlot.
+  void GrantLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who has the next slot; null when none is free or nobody waits.
+  std::shared_ptr<SlotOwner> TakeNextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t slots_;
   mutable base::Mutex mutex_;
   int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t waiting_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool granting_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t asked_count_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<const SlotOwner*, Share> shares_ ABSL_GUARDED_BY(mutex_);
 };

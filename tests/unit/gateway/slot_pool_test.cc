@@ -1,5 +1,9 @@
 #include "services/gateway/slot_pool.h"
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace lockstep::gateway {
@@ -86,6 +90,45 @@ TEST(SlotPoolTest, AStreamThatLeavesGivesEverythingBackOnce) {
   EXPECT_EQ(pool.used(), 1);
   pool.Leave(waiting.get());
   EXPECT_EQ(pool.used(), 0);
+}
+
+// A stream whose prompts are all refused as soon as they are started.
+class Refused final : public SlotOwner {
+ public:
+  Refused(SlotPool* pool, int* depth, int* deepest)
+      : pool_(pool), depth_(depth), deepest_(deepest) {}
+  void OnSlot() override {
+    *deepest_ = std::max(*deepest_, ++*depth_);
+    ++refused;
+    pool_->Give(this);
+    --*depth_;
+  }
+  int refused = 0;
+
+ private:
+  SlotPool* const pool_;
+  int* const depth_;
+  int* const deepest_;
+};
+
+// Thousands of streams can wait for one slot; nested calls would end the process.
+TEST(SlotPoolTest, StreamsThatGiveTheirSlotBackAtOnceAreCalledInTurn) {
+  SlotPool pool(1);
+  const auto holder = std::make_shared<Stream>();
+  ASSERT_TRUE(Ask(&pool, holder));
+  int depth = 0;
+  int deepest = 0;
+  std::vector<std::shared_ptr<Refused>> streams;
+  for (int i = 0; i < 100; ++i) {
+    streams.push_back(std::make_shared<Refused>(&pool, &depth, &deepest));
+    EXPECT_FALSE(pool.Ask(streams.back()));
+  }
+  Answer(&pool, holder.get());
+  for (const auto& stream : streams) EXPECT_EQ(stream->refused, 1);
+  EXPECT_EQ(deepest, 1);
+  EXPECT_EQ(pool.used(), 0);
+  EXPECT_EQ(pool.waiting(), 0);
+  EXPECT_TRUE(Ask(&pool, holder)) << "nobody is left who waits";
 }
 
 }  // namespace
