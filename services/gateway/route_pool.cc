@@ -6,6 +6,13 @@
 #include "common/rpc/channel_pool.h"
 
 namespace lockstep::gateway {
+namespace {
+
+// Each sample of a group carries the prompt; commands are cut between samples when they grow beyond
+// this, since a router breaks the stream over a message larger than it takes.
+constexpr size_t kCommandBytes = size_t{1} << 20;
+
+}  // namespace
 
 class RoutePool::Stream final : public rpc::ClientBidiStream<v1::RouteCommand, v1::RouteFrame> {
  public:
@@ -131,15 +138,23 @@ bool RoutePool::SendLocked(Group* group) {
   if (stopping_) return false;
   const int link = PickLinkLocked();
   if (link == kNoLink) return false;
+  Stream* const stream = links_[link].stream.get();
   v1::RouteCommand command;
+  size_t bytes = 0;
   for (v1::RouteOpen& open : *group) {
     const auto found = entries_.find(open.handle());
     if (found == entries_.end()) continue;  // Cancelled while it waited.
     found->second.link = link;
     open.set_credit_tokens(open.credit_tokens() + std::exchange(found->second.late_credit, 0));
+    const size_t open_bytes = open.ByteSizeLong();
+    if (command.open_size() > 0 && bytes + open_bytes > kCommandBytes) {
+      (void)stream->Write(std::exchange(command, {}));
+      bytes = 0;
+    }
+    bytes += open_bytes;
     *command.add_open() = std::move(open);
   }
-  if (command.open_size() > 0) (void)links_[link].stream->Write(std::move(command));
+  if (command.open_size() > 0) (void)stream->Write(std::move(command));
   return true;
 }
 

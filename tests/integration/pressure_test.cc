@@ -159,5 +159,25 @@ TEST(PressureTest, AnswerLargerThanTheClientTakesNamesTheLimit) {
   EXPECT_THAT(std::string(answer.status().message()), ::testing::HasSubstr("4194304"));
 }
 
+// The prompt is in what each sample sends to the router: together more than a message may have.
+TEST(PressureTest, GroupLargerThanAMessageReachesTheRouterInParts) {
+  ClusterHarness cluster({.workers = 1, .kv_bytes = int64_t{64} << 20});
+  ASSERT_TRUE(cluster.Start().ok());
+  v1::GenerateRequest request;
+  for (int i = 0; i < 24'000; ++i) request.mutable_prompt_ids()->add_ids(20'000);
+  request.set_n(1024);
+  request.mutable_stop()->set_max_new_tokens(1);
+  ASSERT_GT(request.ByteSizeLong() * 1024, size_t{64} << 20);
+  GenerateCalls calls(cluster.stub());
+  calls.Start(request);
+  const auto answer = calls.Wait()[0];
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->samples_size(), 1024);
+  for (const v1::Sample& sample : answer->samples()) {
+    EXPECT_EQ(sample.finish_reason(), v1::FINISH_REASON_LENGTH) << sample.error().message();
+    EXPECT_EQ(sample.usage().resumptions(), 0) << "the router broke the stream";
+  }
+}
+
 }  // namespace
 }  // namespace lockstep
