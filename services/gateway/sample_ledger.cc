@@ -14,8 +14,7 @@ namespace lockstep::gateway {
 SampleLedger::SampleLedger(std::shared_ptr<const RequestContext> context, int64_t sample)
     : context_(std::move(context)),
       widths_(WidthsFor(context_->request.effective.logprobs(),
-                        context_->request.effective.logprobs().generated(),
-                        context_->request.effective.logprobs().generated())),
+                        context_->request.effective.logprobs().generated(), true)),
       prompt_widths_(WidthsFor(context_->request.effective.logprobs(), true,
                                context_->request.effective.logprobs().prompt_details())) {
   const ValidRequest& request = context_->request;

@@ -273,5 +273,22 @@ TEST_F(LogprobsTest, TokensWithoutLogprobsComeWhenNoneAreWanted) {
   EXPECT_TRUE(without.logprobs().scaled().empty());
 }
 
+TEST_F(LogprobsTest, DetailsComeAlsoWithoutTheTokensOwnLogprobs) {
+  v1::GenerateRequest request = Story(7, 30);
+  request.mutable_logprobs()->set_top_count(3);
+  request.mutable_logprobs()->add_chosen_ids(5);
+  request.mutable_logprobs()->set_entropy(true);
+  const v1::Sample with = Generate(request);
+  request.mutable_logprobs()->set_generated(false);
+  const v1::Sample without = Generate(request);
+  EXPECT_EQ(without.finish_reason(), with.finish_reason());
+  EXPECT_EQ(without.token_ids(), with.token_ids());
+  v1::LogprobArrays details = with.logprobs();
+  details.clear_raw();
+  details.clear_scaled();
+  EXPECT_FALSE(details.top_ids().empty());
+  EXPECT_EQ(without.logprobs().SerializeAsString(), details.SerializeAsString());
+}
+
 }  // namespace
 }  // namespace lockstep
