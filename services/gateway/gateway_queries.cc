@@ -1,6 +1,7 @@
 #include "services/gateway/gateway_queries.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,12 @@ constexpr char kVersion[] = "0.1.0";
 
 absl::Status NoTokenizer() {
   return absl::FailedPreconditionError("this gateway has no tokenizer (tokenizer_dir is not set)");
+}
+
+// The largest number there is where the sum is larger.
+int64_t CappedSum(int64_t a, int64_t b) {
+  int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
 int64_t Blocks(int64_t tokens, int64_t block_tokens) {
@@ -74,11 +81,12 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
     const int64_t prompt = static_cast<int64_t>(valid.prompt_ids.size());
     const int64_t generated = valid.effective.stop().max_new_tokens();
     response.set_prompt_tokens(response.prompt_tokens() + prompt);
-    response.set_generated_tokens_max(response.generated_tokens_max() + valid.n * generated);
+    response.set_generated_tokens_max(
+        CappedSum(response.generated_tokens_max(), valid.n * generated));
     // Whole blocks of the prompt are shared by the samples of a group.
     const int64_t shared = prompt / block_tokens;
     const int64_t own = Blocks(prompt + generated, block_tokens) - shared;
-    response.set_kv_blocks_max(response.kv_blocks_max() + shared + valid.n * own);
+    response.set_kv_blocks_max(CappedSum(response.kv_blocks_max(), shared + valid.n * own));
   }
   for (const v1::WorkerState& worker : info.workers()) {
     response.set_kv_blocks_cluster(response.kv_blocks_cluster() + worker.kv_blocks());

@@ -138,6 +138,11 @@ absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& opt
 
 void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
   const std::string& request_id = request.generate().request_id();
+  if (!(request.timeout_seconds() >= 0)) {  // Also what is not a number.
+    return SendError(request_id, absl::InvalidArgumentError(
+                                     absl::StrCat("timeout_seconds: ", request.timeout_seconds(),
+                                                  " is outside [0, infinity]")));
+  }
   bool wants_samples = false;
   bool is_new = false;
   {

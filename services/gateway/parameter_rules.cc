@@ -15,8 +15,10 @@ namespace {
 constexpr float kTemperatureMin = 1e-6f;
 constexpr float kTemperatureMax = 1e6f;
 constexpr float kPenaltyMax = 100;
+constexpr float kRepetitionMin = 1 / kPenaltyMax;
 constexpr int kLogitBiasMax = 1024;
-constexpr float kLogitBiasValueMax = 1e30f;  // Far from overflow, also after the temperature.
+// No overflow, also after the strongest penalty and the lowest temperature.
+constexpr float kLogitBiasValueMax = 1e30f;
 constexpr int kStopIdsMax = 256;
 constexpr int kStopStringsMax = 32;
 constexpr size_t kStopStringBytesMax = 1024;
@@ -105,8 +107,8 @@ absl::Status ApplySamplingRules(const std::string& model_defaults, const ModelLi
   if (!(s->min_p() >= 0 && s->min_p() <= 1)) {
     return OutOfRange("sampling.min_p", s->min_p(), "[0, 1]");
   }
-  if (!(s->repetition_penalty() > 0 && s->repetition_penalty() <= kPenaltyMax)) {
-    return OutOfRange("sampling.repetition_penalty", s->repetition_penalty(), "(0, 100]");
+  if (!(s->repetition_penalty() >= kRepetitionMin && s->repetition_penalty() <= kPenaltyMax)) {
+    return OutOfRange("sampling.repetition_penalty", s->repetition_penalty(), "[0.01, 100]");
   }
   if (!(std::fabs(s->frequency_penalty()) <= kPenaltyMax)) {
     return OutOfRange("sampling.frequency_penalty", s->frequency_penalty(), "[-100, 100]");

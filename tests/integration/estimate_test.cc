@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -90,6 +91,20 @@ TEST_F(EstimateTest, NamesTheFirstRequestThatFitsNoEmptyWorkerAndTheLimit) {
   large->mutable_sampling()->set_top_p(2);
   EXPECT_THAT(Message(CallNow(stub(), &RolloutStub::Estimate, request).status()),
               HasSubstr("requests[1].sampling.top_p: 2"));
+}
+
+TEST_F(EstimateTest, SumsBeyondTheLargestNumberStayThere) {
+  v1::GenerateRequest large;
+  large.mutable_prompt_ids()->add_ids(16);
+  large.set_n(1024);
+  large.mutable_stop()->set_max_new_tokens((int64_t{1} << 40) - 1);
+  v1::EstimateRequest request;
+  for (int i = 0; i < 9000; ++i) *request.add_requests() = large;
+  const auto estimate = CallNow(stub(), &RolloutStub::Estimate, request);
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  EXPECT_FALSE(estimate->fits());
+  EXPECT_EQ(estimate->generated_tokens_max(), std::numeric_limits<int64_t>::max());
+  EXPECT_GE(estimate->expected_seconds(), 0);
 }
 
 }  // namespace

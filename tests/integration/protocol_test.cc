@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -376,6 +377,11 @@ TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsUniqueWithinItsStream) {
   ASSERT_TRUE(stream->Write(item));
   item.mutable_generate()->set_request_id("");
   ASSERT_TRUE(stream->Write(item));
+  for (const double seconds : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    *item.mutable_generate() = Request(absl::StrCat("time ", seconds), 1);
+    item.set_timeout_seconds(seconds);
+    ASSERT_TRUE(stream->Write(item));
+  }
   stream->WritesDone();
   int errors = 0, aborted = 0;
   v1::GenerateManyResponse response;
@@ -386,7 +392,7 @@ TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsUniqueWithinItsStream) {
     EXPECT_LT(response.response().samples(0).token_ids().size(), 4 * 4000u);
   }
   EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_EQ(errors, 2);
+  EXPECT_EQ(errors, 4);
   EXPECT_EQ(aborted, 1);
 }
 
