@@ -24,7 +24,8 @@ using testing::DeviceArray;
 using testing::Must;
 using testing::RowOp;
 
-constexpr double kBf16Roundoff = 0x1p-9;
+// Unit roundoff of bf16, which has 8 bits.
+constexpr double kBf16Roundoff = 0x1p-8;
 
 std::vector<std::unique_ptr<RowOp>> AllOps() {
   std::vector<std::unique_ptr<RowOp>> ops;
@@ -211,6 +212,19 @@ TEST_F(RowOpsTest, SiluOfEveryInputIsTheRoundingOfTheExactOne) {
     const float high = testing::RoundedToBf16(static_cast<float>(exact * (1 + error)));
     ASSERT_TRUE(y == low || y == high) << g << " gave " << y << ", not " << low;
   }
+}
+
+// The digest is that of torch.nn.functional.silu in bf16 on an H200 (PyTorch 2.11, CUDA 13.0), over
+// all inputs in order, two bytes each, NaN as 0x7FC0.
+TEST_F(RowOpsTest, SiluOfEveryInputHasTorchsBits) {
+  uint64_t digest = 0xCBF29CE484222325;  // FNV-1a.
+  for (const float y : testing::SiluOfEveryInput()) {
+    const uint32_t bits = std::isnan(y) ? 0x7FC0u : std::bit_cast<uint32_t>(y) >> 16;
+    for (const uint32_t byte : {bits & 255, bits >> 8}) {
+      digest = (digest ^ byte) * 0x100000001B3;
+    }
+  }
+  EXPECT_EQ(digest, 0x3CDF6B5C3BECD4E0u);
 }
 
 TEST_F(RowOpsTest, SwiGluRoundsTwiceForEveryGate) {

@@ -119,6 +119,8 @@ struct Case {
 // Mean seconds of a launch in a graph that is replayed back to back.
 double SecondsPerLaunch(const Case& op, int rows, int replays) {
   const testing::TestStream stream;
+  op.enqueue(rows, 0, stream.get());
+  stream.Wait();
   cudaGraph_t graph;
   Must(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
   for (int turn = 0; turn < kTurns; ++turn) op.enqueue(rows, turn, stream.get());

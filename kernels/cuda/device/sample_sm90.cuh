@@ -130,6 +130,8 @@ __device__ __forceinline__ Survivors Filter(const RowPart& part, SelectShared& s
         [&](float z, int id) { return z > -kInfinity && IsKept(top_k, z, id); },
         [&](float z) -> Weight { return __float2ull_rz(ExpBelowMax(z, max) * 0x1p40f); },
         [&](Weight total) { return TopPThreshold(params.top_p, total); });
+    // Of equal logits, those that top-k cut off stay cut.
+    if (survivors.cut.key == top_k.key) survivors.cut.id = min(survivors.cut.id, top_k.id);
   }
   return survivors;
 }
