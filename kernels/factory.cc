@@ -2,14 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "kernels/cuda_backend.h"
 
 namespace lockstep::kernels {
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options) {
   if (options.backend == "cpu") return cpu::CreateCpuKernelSet({.threads = options.threads});
-  if (options.backend == "cuda") {
-    return absl::FailedPreconditionError("backend \"cuda\" is not part of this build; use \"cpu\"");
-  }
+  if (options.backend == "cuda") return CreateCudaBackend(options);
   return absl::InvalidArgumentError(
       absl::StrCat("unknown kernel backend \"", options.backend, "\"; known: cpu, cuda"));
 }

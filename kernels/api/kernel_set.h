@@ -28,7 +28,23 @@ struct BackendTraits {
   int contract_version = 0;  // Bumped by any change of a canonical order.
   DType activation = DType::kF32;
   DType kv = DType::kF32;
+  int key_block_tokens = 0;  // Keys that attention adds as one; divides every split.
+  // Tokens of a block of the KV pool; divides the former. Decides no bit, and so is the one field
+  // that the fingerprint leaves out.
   int kv_block_tokens = 0;
+};
+
+// Bounds of all steps to come.
+struct StepBounds {
+  int rows_max = 0;
+  int logits_rows_max = 0;
+  int sequences_max = 0;
+  int context_tokens_max = 0;
+  int split_kv_size = 0;
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  const LinearWeight* lm_head = nullptr;  // The one layer whose output is fp32.
 };
 
 struct RopeParameters {
@@ -64,6 +80,13 @@ class KernelSet {
   virtual absl::StatusOr<Buffer> UploadTable(const HostTensor& table) = 0;    // For Embedding.
   virtual absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) = 0;  // To fp32.
   virtual absl::StatusOr<Buffer> MakeRopeTable(const RopeParameters& parameters) = 0;
+  // Once, after all weights are packed and before there are activations and a KV pool: chooses what
+  // the ops of such steps run and allocates their scratch. RESOURCE_EXHAUSTED when that does not
+  // fit, FAILED_PRECONDITION when a layer has no kernel with the contract's bits, by name.
+  virtual absl::Status Prepare(const StepBounds& bounds) = 0;
+  // Rows that the inputs and outputs of an op on `rows` rows must have room for. What the rows
+  // behind `rows` hold is read and overwritten, and reaches no other row. After Prepare.
+  virtual int PaddedRows(int rows) const = 0;
   virtual absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheShape& shape) = 0;
 
   virtual void Embedding(const EmbeddingArgs& args) = 0;

@@ -11,9 +11,9 @@
 #include "kernels/cpu/cpu_kv_cache.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/packed_linear.h"
-#include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/order/rope_table.h"
 
 namespace lockstep::kernels::cpu {
 namespace {
@@ -26,6 +26,7 @@ class CpuKernelSet final : public KernelSet {
                 .contract_version = 1,
                 .activation = DType::kF32,
                 .kv = DType::kF32,
+                .key_block_tokens = CpuKvCache::kBlockTokens,
                 .kv_block_tokens = CpuKvCache::kBlockTokens},
         pool_(threads),
         scratch_(threads),
@@ -58,6 +59,9 @@ class CpuKernelSet final : public KernelSet {
   absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override;
   absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) override;
   absl::StatusOr<Buffer> MakeRopeTable(const RopeParameters& parameters) override;
+  // Its ops need no choice and no scratch beyond what they have.
+  absl::Status Prepare(const StepBounds& /*bounds*/) override { return absl::OkStatus(); }
+  int PaddedRows(int rows) const override { return rows; }
   absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheShape& shape) override {
     return CpuKvCache::Create(shape);
   }

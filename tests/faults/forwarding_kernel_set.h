@@ -42,6 +42,10 @@ class ForwardingKernelSet : public kernels::KernelSet {
       const kernels::RopeParameters& parameters) override {
     return inner_->MakeRopeTable(parameters);
   }
+  absl::Status Prepare(const kernels::StepBounds& bounds) override {
+    return inner_->Prepare(bounds);
+  }
+  int PaddedRows(int rows) const override { return inner_->PaddedRows(rows); }
   absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKvCache(
       const kernels::KvCacheShape& shape) override {
     return inner_->CreateKvCache(shape);

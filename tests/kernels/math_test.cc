@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "kernels/cpu/rope_table.h"
+#include "kernels/order/rope_table.h"
 #include "tests/kernels/contract_reference.h"
 #include "tests/kernels/kernel_test.h"
 

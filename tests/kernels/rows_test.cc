@@ -1,7 +1,7 @@
 // Ops on single rows: embedding, gather, RMSNorm, SwiGLU, and QkvPrepare's norm and rotation.
 #include <cmath>
 
-#include "kernels/cpu/rope_table.h"
+#include "kernels/order/rope_table.h"
 #include "tests/kernels/attention_rig.h"
 #include "tests/kernels/contract_reference.h"
 #include "tests/kernels/kernel_test.h"
@@ -155,8 +155,8 @@ TEST_P(RowsTest, QkvPrepareNormalizesAndRotatesQAndKOnly) {
     AttentionRig rig(kernels(), {.q_heads = 3, .kv_heads = 1, .head_dim = 48, .norms = norms});
     const Chunk chunk{.stream = 9, .end = 40};
     rig.Step({chunk});
-    const auto frequencies = cpu::RopeInverseFrequencies(10000, 48);
-    const auto table = cpu::MakeRopeValues({.head_dim = 48, .positions = 40});
+    const auto frequencies = RopeInverseFrequencies(10000, 48);
+    const auto table = MakeRopeValues({.head_dim = 48, .positions = 40});
     for (int position = 0; position < 40; ++position) {
       const auto row = rig.Row(chunk, position);
       std::vector<float> expected;

@@ -31,15 +31,15 @@ absl::Status Refuse(const char* option, int64_t value, const std::string& must) 
 }
 
 // Fills the defaults that depend on the model and checks every option against it.
-absl::Status ResolveOptions(int positions, int vocabulary, int kv_block_tokens,
+absl::Status ResolveOptions(int positions, int vocabulary, int key_block_tokens,
                             ModelOptions* options) {
   if (options->context_tokens_max == 0) options->context_tokens_max = positions;
   if (options->vocabulary_sampled == 0) options->vocabulary_sampled = vocabulary;
   constexpr int kSizeMax = 1 << 20;
   const int split = options->split_kv_size;
-  if (split <= 0 || split > kSizeMax || split % kv_block_tokens != 0) {
+  if (split <= 0 || split > kSizeMax || split % key_block_tokens != 0) {
     return Refuse("split_kv_size", split,
-                  absl::StrCat("a positive multiple of the KV block, ", kv_block_tokens));
+                  absl::StrCat("a positive multiple of the block of keys, ", key_block_tokens));
   }
   if (options->chunk_tokens <= 0 || options->chunk_tokens > kSizeMax ||
       options->chunk_tokens % split != 0) {
@@ -138,7 +138,7 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   const kernels::BackendTraits traits = kernels->traits();
   const ModelConfig& config = source.config;
   LOCKSTEP_RETURN_IF_ERROR(
-      ResolveOptions(config.positions, config.vocabulary, traits.kv_block_tokens, &options));
+      ResolveOptions(config.positions, config.vocabulary, traits.key_block_tokens, &options));
   LOCKSTEP_ASSIGN_OR_RETURN(
       ModelWeights weights,
       LoadWeights(config, source.weights, options.reduction_segments, kernels.get()));
@@ -151,6 +151,8 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   const TransformerOptions transformer_options = {
       .rows_max = rows_max,
       .logits_rows_max = static_cast<int>(std::min<size_t>(logits_rows, rows_max)),
+      .sequences_max = options.sequences_max,
+      .context_tokens_max = options.context_tokens_max,
       .split_kv_size = options.split_kv_size};
   TransformerExecutor::Parts parts;
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -175,7 +177,7 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
                        .architecture = traits.architecture,
                        .reduction_segments = options.reduction_segments,
                        .split_kv_size = options.split_kv_size,
-                       .kv_block_tokens = traits.kv_block_tokens,
+                       .kv_block_tokens = traits.key_block_tokens,
                        .rope_digest = std::move(rope_digest),
                        .logits_type = "f32",
                        .kv_type = std::string(Name(traits.kv)),

@@ -44,7 +44,7 @@ struct FingerprintParts {
   std::string architecture;
   int reduction_segments = 0;
   int split_kv_size = 0;
-  int kv_block_tokens = 0;
+  int kv_block_tokens = 0;  // Keys that attention adds as one.
   std::string rope_digest;
   std::string logits_type;
   std::string kv_type;

@@ -17,9 +17,22 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConf
                                                                  kernels::KernelSet* kernels) {
   auto transformer =
       std::make_unique<Transformer>(Private(), config, std::move(weights), options, kernels);
+  LOCKSTEP_RETURN_IF_ERROR(kernels->Prepare(transformer->Bounds()));
   LOCKSTEP_RETURN_IF_ERROR(transformer->AllocateActivations());
   LOCKSTEP_ASSIGN_OR_RETURN(transformer->rope_table_, kernels->MakeRopeTable(config.Rope()));
   return transformer;
+}
+
+kernels::StepBounds Transformer::Bounds() const {
+  return {.rows_max = options_.rows_max,
+          .logits_rows_max = options_.logits_rows_max,
+          .sequences_max = options_.sequences_max,
+          .context_tokens_max = options_.context_tokens_max,
+          .split_kv_size = options_.split_kv_size,
+          .q_heads = config_.q_heads,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .lm_head = weights_.lm_head.get()};
 }
 
 absl::Status Transformer::AllocateActivations() {
@@ -31,8 +44,8 @@ absl::Status Transformer::AllocateActivations() {
     const char* purpose;
   };
   const size_t activation = SizeOf(kernels_->traits().activation);
-  const int rows = options_.rows_max;
-  const int head_rows = options_.logits_rows_max;
+  const int rows = kernels_->PaddedRows(options_.rows_max);
+  const int head_rows = kernels_->PaddedRows(options_.logits_rows_max);
   const Plan plans[] = {
       {&residual_, rows, config_.hidden, activation, "residual stream"},
       {&normed_, rows, config_.hidden, activation, "normalised rows"},

@@ -15,6 +15,8 @@ namespace lockstep::worker {
 struct TransformerOptions {
   int rows_max = 0;         // Tokens in one step.
   int logits_rows_max = 0;  // Rows of one call of Logits.
+  int sequences_max = 0;    // In one step.
+  int context_tokens_max = 0;
   int split_kv_size = 0;
 };
 
@@ -54,6 +56,7 @@ class Transformer {
   size_t activation_bytes() const;
 
  private:
+  kernels::StepBounds Bounds() const;
   absl::Status AllocateActivations();
   void Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs, int layer,
               kernels::KvCache* kv);

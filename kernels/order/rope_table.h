@@ -4,7 +4,7 @@
 
 #include "kernels/api/kernel_set.h"
 
-namespace lockstep::kernels::cpu {
+namespace lockstep::kernels {
 
 // Sine, cosine, exponential and logarithm in double, from +, -, *, / alone: a libm may change its
 // last bit between versions, and the rope table is part of the contract. Errors below 2e-15
@@ -22,4 +22,4 @@ std::vector<float> RopeInverseFrequencies(double theta, int head_dim);
 // attention_scaling) with angle = RN(position * inverse_frequency).
 std::vector<float> MakeRopeValues(const RopeParameters& parameters);
 
-}  // namespace lockstep::kernels::cpu
+}  // namespace lockstep::kernels

@@ -1,10 +1,10 @@
-#include "kernels/cpu/rope_table.h"
+#include "kernels/order/rope_table.h"
 
 #include <array>
 #include <bit>
 #include <cstdint>
 
-namespace lockstep::kernels::cpu {
+namespace lockstep::kernels {
 namespace {
 
 // Adding 1.5 * 2^52 leaves the nearest integer in the low bits, ties to even.
@@ -120,4 +120,4 @@ std::vector<float> MakeRopeValues(const RopeParameters& parameters) {
   return table;
 }
 
-}  // namespace lockstep::kernels::cpu
+}  // namespace lockstep::kernels

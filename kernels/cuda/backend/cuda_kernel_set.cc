@@ -1,0 +1,222 @@
+#include "kernels/cuda/backend/cuda_kernel_set.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "kernels/cuda/backend/cuda_kv_cache.h"
+#include "kernels/cuda/backend/cuda_weights.h"
+#include "kernels/cuda/backend/step_scratch.h"
+#include "kernels/cuda/contract.h"
+#include "kernels/cuda/linear/certifier.h"
+#include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/cuda/linear/lt_matmul.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/runtime/cuda_status.h"
+#include "kernels/cuda/runtime/device_memory.h"
+#include "kernels/order/rope_table.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kContractVersion = 1;
+constexpr int kComputeMajor = 9;  // sm_90a code runs on no other generation.
+
+// Ops cannot return a status: the first failure is kept, and told by Synchronize.
+class CudaKernelSet final : public KernelSet {
+ public:
+  CudaKernelSet(CudaOptions options, const cudaDeviceProp& device)
+      : options_(std::move(options)),
+        traits_{.name = "cuda",
+                .architecture = device.name,
+                .contract_version = kContractVersion,
+                .activation = DType::kBf16,
+                .kv = DType::kBf16,
+                .key_block_tokens = kKvBlock,
+                .kv_block_tokens = kPageTokens} {
+    schedule_.multiprocessors = device.multiProcessorCount;
+  }
+
+  absl::Status Open() {
+    LOCKSTEP_ASSIGN_OR_RETURN(stream_, CreateStream());
+    LOCKSTEP_ASSIGN_OR_RETURN(lt_, CreateLtHandle());
+    return absl::OkStatus();
+  }
+
+  const BackendTraits& traits() const override { return traits_; }
+
+  absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view purpose) override {
+    return AllocateDevice(bytes, purpose);
+  }
+  void Upload(const void* host, size_t bytes, void* device) override {
+    if (bytes == 0) return;
+    Keep(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_.get()), "upload");
+  }
+  void Download(const void* device, size_t bytes, void* host) override {
+    if (bytes == 0) return;
+    Keep(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_.get()), "download");
+  }
+  absl::Status Synchronize() override {
+    Keep(cudaStreamSynchronize(stream_.get()), "waiting for the device");
+    return status_;
+  }
+
+  absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
+                                                           std::span<const HostTensor> biases,
+                                                           int segments) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
+                              CudaLinearWeight::Create(weights, biases, segments, stream_.get()));
+    packed_.insert(packed->shape(DType::kBf16));
+    return std::unique_ptr<LinearWeight>(std::move(packed));
+  }
+  absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override {
+    return UploadBf16({&table, 1}, stream_.get());
+  }
+  absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) override {
+    return UploadF32(vector, stream_.get());
+  }
+  absl::StatusOr<Buffer> MakeRopeTable(const RopeParameters& parameters) override {
+    const std::vector<float> values = kernels::MakeRopeValues(parameters);
+    return UploadF32({.name = "rope table",
+                      .data = values.data(),
+                      .dtype = DType::kF32,
+                      .shape = {static_cast<int64_t>(values.size())}},
+                     stream_.get());
+  }
+
+  absl::Status Prepare(const StepBounds& bounds) override;
+  int PaddedRows(int rows) const override {
+    int padded = rows;
+    for (const auto& [shape, plan] : plans_) padded = std::max(padded, plan.PaddedRows(rows));
+    return padded;
+  }
+  absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheShape& shape) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaKvCache> cache,
+        CudaKvCache::Create(shape, stream_.get(), [this](absl::Status status) { Keep(status); }));
+    return std::unique_ptr<KvCache>(std::move(cache));
+  }
+
+  void Embedding(const EmbeddingArgs& args) override {
+    EmbeddingArgs rounded = args;
+    rounded.table_dtype = DType::kBf16;  // UploadTable made it so.
+    Keep(cuda::Embedding(rounded, stream_.get()), "embedding");
+  }
+  void RmsNorm(const RmsNormArgs& args) override {
+    Keep(cuda::RmsNorm(args, stream_.get()), "RMSNorm");
+  }
+  void Linear(const LinearArgs& args) override;
+  void QkvPrepare(const QkvPrepareArgs& args) override {
+    Keep(cuda::QkvPrepare({.args = args, .pool = PoolOf(args.kv)}, stream_.get()), "q, k, v");
+  }
+  void Attention(const AttentionArgs& args) override;
+  void SwiGlu(const SwiGluArgs& args) override {
+    Keep(cuda::SwiGlu(args, stream_.get()), "SwiGLU");
+  }
+  void GatherRows(const GatherRowsArgs& args) override {
+    Keep(cuda::GatherRows(args, stream_.get()), "gather");
+  }
+  void Sample(const SampleArgs& args) override {
+    Keep(cuda::Sample(args, vocabulary_, stream_.get()), "sampling");
+  }
+  void Logprobs(const LogprobArgs& args) override {
+    Keep(cuda::Logprobs(args, vocabulary_, stream_.get()), "logprobs");
+  }
+
+ private:
+  static const KvPool& PoolOf(const KvCache* kv) {
+    return static_cast<const CudaKvCache*>(kv)->pool();
+  }
+  void Keep(cudaError_t error, const char* what) {
+    if (error != cudaSuccess) Keep(StatusOfCuda(error, what));
+  }
+  void Keep(absl::Status status) { status_.Update(std::move(status)); }
+
+  const CudaOptions options_;
+  const BackendTraits traits_;
+  AttentionSchedule schedule_;
+  VocabularySchedule vocabulary_;
+  Stream stream_;
+  LtHandle lt_;
+  absl::Status status_;
+
+  std::set<LinearShape> packed_;  // Of all weights, as bf16 layers.
+  std::map<LinearShape, LinearPlan> plans_;
+  Buffer linear_scratch_;
+  AttentionScratch attention_;
+};
+
+absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
+  CertificatesRequest request = {.options = {.ladder = DefaultLadder(bounds.rows_max)},
+                                 .path = options_.certificates_path};
+  request.shapes.assign(packed_.begin(), packed_.end());
+  request.shapes.push_back(
+      static_cast<const CudaLinearWeight*>(bounds.lm_head)->shape(DType::kF32));
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table, LoadOrCertify(lt_.get(), request));
+  size_t scratch_bytes = 0;
+  for (const LinearShape& shape : request.shapes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(LinearPlan plan, LinearPlan::Create(lt_.get(), table, shape));
+    scratch_bytes = std::max({scratch_bytes, plan.WorkspaceBytes(bounds.rows_max, false),
+                              plan.WorkspaceBytes(bounds.rows_max, shape.output == DType::kBf16)});
+    plans_.emplace(shape, std::move(plan));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_, AllocateDevice(std::max<size_t>(scratch_bytes, 1),
+                                                            "scratch of linear layers"));
+  LOCKSTEP_ASSIGN_OR_RETURN(attention_, MakeAttentionScratch(bounds));
+  return absl::OkStatus();
+}
+
+void CudaKernelSet::Linear(const LinearArgs& args) {
+  const auto& weight = static_cast<const CudaLinearWeight&>(*args.weight);
+  const auto plan = plans_.find(weight.shape(args.output_f32 ? DType::kF32 : DType::kBf16));
+  if (plan == plans_.end() || args.x_stride != static_cast<size_t>(weight.inputs()) ||
+      args.y_stride != static_cast<size_t>(weight.outputs())) {
+    return Keep(absl::InternalError(absl::StrCat("a linear layer of ", weight.outputs(), " x ",
+                                                 weight.inputs(), " was not prepared for")));
+  }
+  Keep(plan->second.Run({.weight = weight.weight(),
+                         .bias = weight.bias(),
+                         .rows = args.rows,
+                         .x = args.x,
+                         .y = args.y,
+                         .accumulate = args.accumulate,
+                         .workspace = linear_scratch_.as<void>(),
+                         .workspace_bytes = linear_scratch_.bytes()},
+                        stream_.get()));
+}
+
+void CudaKernelSet::Attention(const AttentionArgs& args) {
+  const AttentionCall call = {.args = args,
+                              .pool = PoolOf(args.kv),
+                              .limits = attention_.limits,
+                              .workspace = attention_.workspace,
+                              .schedule = schedule_};
+  // All layers of a step share its list of work.
+  if (args.layer == 0) Keep(PlanAttention(call, stream_.get()), "planning attention");
+  Keep(cuda::Attention(call, stream_.get()), "attention");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaSetDevice(options.device), absl::StrCat("device ", options.device).c_str()));
+  cudaDeviceProp device;
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaGetDeviceProperties(&device, options.device), "device properties"));
+  if (device.major != kComputeMajor) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("device ", options.device, ", ", device.name, ", has compute capability ",
+                     device.major, ".", device.minor, "; the kernels are for 9.0"));
+  }
+  auto kernels = std::make_unique<CudaKernelSet>(options, device);
+  LOCKSTEP_RETURN_IF_ERROR(kernels->Open());
+  return std::unique_ptr<KernelSet>(std::move(kernels));
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "kernels/api/buffer.h"
+#include "kernels/api/host_tensor.h"
+#include "kernels/api/linear.h"
+#include "kernels/cuda/linear/linear_shape.h"
+
+namespace lockstep::kernels::cuda {
+
+// A weight as the checkpoint lays it out, in bf16; its bias too.
+class CudaLinearWeight final : public LinearWeight {
+ public:
+  // Stacks tensors along outputs. An fp32 tensor is rounded to bf16. INVALID_ARGUMENT names a layer
+  // that the kernels cannot run. Returns when the host's memory is read.
+  static absl::StatusOr<std::unique_ptr<CudaLinearWeight>> Create(
+      std::span<const HostTensor> weights, std::span<const HostTensor> biases, int segments,
+      cudaStream_t stream);
+
+  int outputs() const override { return shape_.outputs; }
+  int inputs() const override { return shape_.inputs; }
+  size_t bytes() const override { return weight_.bytes() + bias_.bytes(); }
+
+  // With bf16 or fp32 output.
+  LinearShape shape(DType output) const;
+  const void* weight() const { return weight_.as<void>(); }
+  const void* bias() const { return bias_.as<void>(); }
+
+ private:
+  CudaLinearWeight() = default;
+
+  LinearShape shape_;
+  Buffer weight_;
+  Buffer bias_;
+};
+
+// The tensors one behind the other, in bf16. Returns when the host's memory is read.
+absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, cudaStream_t stream);
+// In fp32.
+absl::StatusOr<Buffer> UploadF32(const HostTensor& tensor, cudaStream_t stream);
+
+}  // namespace lockstep::kernels::cuda

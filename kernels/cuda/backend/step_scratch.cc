@@ -1,0 +1,29 @@
+#include "kernels/cuda/backend/step_scratch.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "kernels/cuda/contract.h"
+#include "kernels/cuda/runtime/device_memory.h"
+
+namespace lockstep::kernels::cuda {
+
+absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds) {
+  AttentionScratch scratch;
+  // Whole pages: the block table's last page may end behind the context.
+  const int context_tokens =
+      (bounds.context_tokens_max + kPageTokens - 1) / kPageTokens * kPageTokens;
+  scratch.limits = {
+      .rows = bounds.rows_max,
+      .sequences = bounds.sequences_max,
+      .splits_max = (context_tokens + bounds.split_kv_size - 1) / bounds.split_kv_size,
+      .q_heads = bounds.q_heads,
+      .kv_heads = bounds.kv_heads,
+      .head_dim = bounds.head_dim};
+  LOCKSTEP_ASSIGN_OR_RETURN(scratch.memory, AllocateDevice(AttentionWorkspaceBytes(scratch.limits),
+                                                           "scratch of attention"));
+  scratch.workspace = LayOutAttentionWorkspace(scratch.limits, scratch.memory.as<void>());
+  return scratch;
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/api/buffer.h"
+#include "kernels/api/kernel_set.h"
+#include "kernels/cuda/attention_workspace.h"
+
+namespace lockstep::kernels::cuda {
+
+// What attention needs beside its arguments, for all steps within `bounds`.
+struct AttentionScratch {
+  AttentionLimits limits;
+  Buffer memory;
+  AttentionWorkspace workspace;
+};
+absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds);
+
+}  // namespace lockstep::kernels::cuda

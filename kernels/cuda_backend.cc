@@ -1,0 +1,12 @@
+#include "kernels/cuda_backend.h"
+
+#include "kernels/cuda/backend/cuda_kernel_set.h"
+
+namespace lockstep::kernels {
+
+absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
+  return cuda::CreateCudaKernelSet(
+      {.device = options.device, .certificates_path = options.certificates_path});
+}
+
+}  // namespace lockstep::kernels

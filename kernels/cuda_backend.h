@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/factory.h"
+
+namespace lockstep::kernels {
+
+// The CUDA backend of this build, for the factory. FAILED_PRECONDITION when it has none.
+absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <ostream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "gtest/gtest.h"
+#include "kernels/factory.h"
+#include "services/worker/model/model_factory.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/unit/model/step_driver.h"
+
+// A whole model on the device: whatever a step holds beside a sequence, however its prompt was cut
+// and wherever its KV lies, its ids and logprob bits are those of running it alone.
+namespace lockstep::worker {
+namespace {
+
+using testing::Blocks;
+using testing::DifferenceOf;
+using testing::DrivenSequence;
+using testing::Schedule;
+using testing::Trace;
+
+// More than two splits, and an end inside a block and a page.
+constexpr int kPromptTokens = 601;
+constexpr int kNewTokens = 40;
+constexpr int kSequencePages = 11;  // Of 64 tokens.
+
+struct NamedModel {
+  const char* name;
+  const char* model;
+  int segments = 1;
+};
+void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
+
+// Each model is loaded and its layers certified once, for all cases.
+LoadedModel& Loaded(const NamedModel& named) {
+  static std::map<std::string, LoadedModel> models;
+  const auto found = models.find(named.name);
+  if (found != models.end()) return found->second;
+  auto kernels = kernels::CreateKernelSet(
+      {.backend = "cuda", .certificates_path = ::testing::TempDir() + "lockstep_certificates"});
+  LOCKSTEP_CHECK(kernels.ok()) << kernels.status().ToString();
+  absl::StatusOr<LoadedModel> model = LoadModel({.model = named.model,
+                                                 .reduction_segments = named.segments,
+                                                 .split_kv_size = 256,
+                                                 .kv_bytes = int64_t{6} << 30,
+                                                 .sequences_max = 256,
+                                                 .chunk_tokens = 2048,
+                                                 .context_tokens_max = 4096},
+                                                *std::move(kernels));
+  LOCKSTEP_CHECK(model.ok()) << model.status().ToString();
+  return models.emplace(named.name, *std::move(model)).first->second;
+}
+
+class DeviceModelTest : public ::testing::TestWithParam<NamedModel> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = testing::WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
+    model_ = &Loaded(GetParam());
+    sequence_.prompt = testing::RandomIds(11, kPromptTokens, model_->facts.vocabulary);
+    sequence_.new_tokens = kNewTokens;
+    sequence_.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
+    expected_ = testing::Drive(model_->executor.get(), sequence_, Alone());
+  }
+  static Schedule Alone() { return {.blocks = Blocks(0, 1, kSequencePages)}; }
+
+  LoadedModel* model_ = nullptr;
+  DrivenSequence sequence_;
+  Trace expected_;
+};
+
+TEST_P(DeviceModelTest, RepeatsItselfAndSaysDifferentThings) {
+  ASSERT_EQ(expected_.ids.size(), size_t{kNewTokens});
+  ASSERT_EQ(expected_.scored.raw.size(), size_t{kPromptTokens - 1});
+  EXPECT_GT(std::set<int32_t>(expected_.ids.begin(), expected_.ids.end()).size(), size_t{20});
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), sequence_, Alone()), expected_),
+              "");
+  }
+}
+
+TEST_P(DeviceModelTest, PrefillCutsDoNotShow) {
+  const std::vector<std::vector<int>> cuts = {
+      {256, 512}, {1}, {63, 64, 65}, {600}, {7, 127, 129, 255, 257}};
+  for (const std::vector<int>& cut : cuts) {
+    Schedule schedule = Alone();
+    schedule.cuts = cut;
+    EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), sequence_, schedule), expected_),
+              "")
+        << "first cut " << cut.front();
+  }
+}
+
+TEST_P(DeviceModelTest, DecodingThePromptTokenByTokenEqualsPrefill) {
+  Schedule schedule = Alone();
+  schedule.cuts.resize(kPromptTokens - 1);
+  std::iota(schedule.cuts.begin(), schedule.cuts.end(), 1);
+  const Trace trace = testing::Drive(model_->executor.get(), sequence_, schedule);
+  EXPECT_EQ(trace.rows_step_max, 1);
+  EXPECT_EQ(DifferenceOf(trace, expected_), "");
+}
+
+TEST_P(DeviceModelTest, PagesAndPoisonDoNotShow) {
+  Schedule schedule;
+  schedule.blocks = Blocks(90, -7, kSequencePages);
+  for (int block = 0; block < 96; ++block) {
+    if (std::count(schedule.blocks.begin(), schedule.blocks.end(), block) == 0) {
+      schedule.poisoned.push_back(block);
+    }
+  }
+  ASSERT_GE(model_->executor->kv_block_count(), 96);
+  for (const int32_t block : schedule.blocks) model_->executor->PoisonKvBlock(block);
+  EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), sequence_, schedule), expected_),
+            "");
+}
+
+TEST_P(DeviceModelTest, NeighboursDoNotShow) {
+  for (const int neighbours : {1, 2, 7, 15, 16, 31, 63, 64, 127, 255}) {
+    Schedule schedule = Alone();
+    schedule.cuts = {64};
+    schedule.neighbours = neighbours;
+    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
+    const Trace trace = testing::Drive(model_->executor.get(), sequence_, schedule);
+    EXPECT_EQ(trace.sequences_step_max, neighbours + 1);
+    EXPECT_EQ(DifferenceOf(trace, expected_), "") << neighbours << " neighbours";
+  }
+}
+
+TEST_P(DeviceModelTest, ScoringAnAnswerGivesTheBitsThatDrawingItGave) {
+  const LogprobBlock scored =
+      testing::Score(model_->executor.get(), sequence_, expected_.ids, Alone());
+  LogprobBlock generated = expected_.scored;
+  generated.raw.insert(generated.raw.end(), expected_.drawn.raw.begin(), expected_.drawn.raw.end());
+  EXPECT_EQ(scored.raw, generated.raw);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DeviceModelTest,
+    ::testing::Values(NamedModel{.name = "Tiny", .model = "random:qwen3-tiny"},
+                      NamedModel{
+                          .name = "TinyTwoSegments", .model = "random:qwen3-tiny", .segments = 2},
+                      NamedModel{.name = "Qwen3Tied", .model = "random:qwen3-0.6b"}),
+    [](const ::testing::TestParamInfo<NamedModel>& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace lockstep::worker
