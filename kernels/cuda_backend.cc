@@ -5,8 +5,7 @@
 namespace lockstep::kernels {
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
-  return cuda::CreateCudaKernelSet(
-      {.device = options.device, .certificates_path = options.certificates_path});
+  return cuda::CreateCudaKernelSet({.certificates_path = options.certificates_path});
 }
 
 }  // namespace lockstep::kernels

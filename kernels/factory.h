@@ -11,7 +11,6 @@ namespace lockstep::kernels {
 struct BackendOptions {
   std::string backend = "cpu";  // "cpu" or "cuda".
   int threads = 1;              // Of the CPU backend; 0 is one per core.
-  int device = 0;               // Of the CUDA backend.
   // Of the CUDA backend: a file of certificates of linear layers; empty keeps none, and every start
   // certifies.
   std::string certificates_path;

@@ -25,6 +25,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kContractVersion = 1;
+constexpr int kDevice = 0;        // Current on every thread of a process.
 constexpr int kComputeMajor = 9;  // sm_90a code runs on no other generation.
 
 // Ops cannot return a status: the first failure is kept, and told by Synchronize.
@@ -204,15 +205,13 @@ void CudaKernelSet::Attention(const AttentionArgs& args) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options) {
-  LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaSetDevice(options.device), absl::StrCat("device ", options.device).c_str()));
   cudaDeviceProp device;
   LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaGetDeviceProperties(&device, options.device), "device properties"));
+      StatusOfCuda(cudaGetDeviceProperties(&device, kDevice), "device properties"));
   if (device.major != kComputeMajor) {
     return absl::FailedPreconditionError(
-        absl::StrCat("device ", options.device, ", ", device.name, ", has compute capability ",
-                     device.major, ".", device.minor, "; the kernels are for 9.0"));
+        absl::StrCat("the device, ", device.name, ", has compute capability ", device.major, ".",
+                     device.minor, "; the kernels are for ", kComputeMajor, ".0"));
   }
   auto kernels = std::make_unique<CudaKernelSet>(options, device);
   LOCKSTEP_RETURN_IF_ERROR(kernels->Open());

@@ -9,14 +9,14 @@
 namespace lockstep::kernels::cuda {
 
 struct CudaOptions {
-  int device = 0;
   // File of the certificates of linear layers; what it lacks is certified and added. Empty: none is
   // kept, and every start certifies.
   std::string certificates_path;
 };
 
-// The CUDA backend: bf16 activations and KV, ops enqueued on one stream. UNAVAILABLE without such a
-// device, FAILED_PRECONDITION for one that the kernels are not written for, by name.
+// The CUDA backend on the first device that the process sees: bf16 activations and KV, ops enqueued
+// on one stream. UNAVAILABLE without a device, FAILED_PRECONDITION for one that the kernels are not
+// written for, by name.
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options);
 
 }  // namespace lockstep::kernels::cuda
