@@ -124,6 +124,16 @@ TEST_F(ClusterProcessTest, TerminationUnderLoadFinishesEveryRequest) {
   EXPECT_FALSE(std::filesystem::exists(cluster_->run_dir() + "/gateway.address"));
 }
 
+// Ctrl-C of a terminal reaches `up`, and so does what the script around it sends on the way out.
+TEST_F(ClusterProcessTest, TheSameSignalFromTwoSidesKillsNothing) {
+  cluster_->SignalUp(SIGINT);
+  cluster_->SignalUp(SIGTERM);
+  const auto ended = cluster_->WaitForEnd(absl::Seconds(60));
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_EQ(*ended, "exit code 0");
+  EXPECT_THAT(cluster_->Output(), Not(HasSubstr("killed")));
+}
+
 TEST_F(ClusterProcessTest, ChildrenEndWithASupervisorThatIsKilled) {
   const pid_t worker = cluster_->PidOf("worker-0");
   ASSERT_GT(worker, 1);

@@ -29,6 +29,9 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr absl::Duration kPauseFirst = absl::Milliseconds(100);
 constexpr absl::Duration kPauseLast = absl::Seconds(10);
 constexpr absl::Duration kStableAfter = absl::Seconds(10);
+// Ctrl-C reaches the whole terminal, and a script around `up` sends its own signal on the way out:
+// what comes this soon is not a second wish.
+constexpr absl::Duration kSameWish = absl::Seconds(1);
 constexpr size_t kLogTailBytes = 1500;
 
 absl::StatusOr<int> LockRunDir(const std::string& run_dir) {
@@ -168,6 +171,7 @@ void Supervisor::Restart(const Member& member) {
 }
 
 void Supervisor::StopAll(absl::Duration patience) {
+  hurry_from_ = absl::Now() + kSameWish;
   const auto has_role = [](const char* role) {
     return [role](const Member& member) { return member.role == role; };
   };
@@ -193,7 +197,7 @@ void Supervisor::Stop(const std::function<bool(const Member&)>& chosen, absl::Du
       return true;
     });
     if (running.empty()) return;
-    if (signals_->Wait(kPoll).has_value()) hurry_ = true;
+    if (signals_->Wait(kPoll).has_value() && absl::Now() >= hurry_from_) hurry_ = true;
     if (killed || (!hurry_ && absl::Now() < deadline)) continue;
     killed = true;
     for (const auto& [name, process] : running) {

@@ -38,7 +38,8 @@ class Supervisor {
   // Keeps all running until a signal comes; a child that dies is started again, later each time.
   void Supervise();
   // SIGTERM to the gateway, the router, the workers, the scheduler, each when those before have
-  // ended or had `patience`, then SIGKILL. A second signal kills at once.
+  // ended or had `patience`, then SIGKILL. A second signal kills at once,
+  // unless it comes within a second.
   void StopAll(absl::Duration patience);
 
  private:
@@ -62,6 +63,7 @@ class Supervisor {
   const int lock_fd_;
   std::map<std::string, Child> children_;  // By member name.
   bool hurry_ = false;                     // A second signal came.
+  absl::Time hurry_from_;                  // One that comes before is the first one, repeated.
 };
 
 }  // namespace lockstep::cli
