@@ -52,7 +52,7 @@ cudaError_t SwiGlu(const SwiGluArgs& args, cudaStream_t stream);
 
 // How a row of logits is spread. No field reaches a bit: tests compare the choices.
 struct VocabularySchedule {
-  int cluster = 8;  // CTAs that hold a row, 1..16, in 208 KiB of shared memory each.
+  int cluster = 8;  // CTAs that hold a row, 1..16, in 200 KiB of shared memory each.
 };
 
 cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule,

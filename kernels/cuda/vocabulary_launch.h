@@ -14,7 +14,7 @@ inline constexpr int kTileIds = 128;
 inline constexpr int kTilesMax = 4096;
 inline constexpr int kClusterMax = 16;
 // Dynamic shared memory that a CTA can have, less what the kernels declare themselves.
-inline constexpr size_t kVocabularySharedMax = size_t{208} << 10;
+inline constexpr size_t kVocabularySharedMax = size_t{200} << 10;
 
 constexpr int TilesOf(int vocabulary) { return (vocabulary + kTileIds - 1) / kTileIds; }
 

@@ -74,7 +74,7 @@ TEST_F(GpuLogprobsTest, HaveTheCpuBackendsBitsForEveryVocabulary) {
 TEST_F(GpuLogprobsTest, EveryClusterGivesTheSameBits) {
   const auto rows = RandomCases(40, 12, kVocabulary);
   const auto expected = LogprobsOnGpu(rows);
-  for (const int cluster : {3, 4, 5, 7, 12, 16}) {
+  for (const int cluster : {4, 5, 7, 12, 16}) {
     ExpectSame(LogprobsOnGpu(rows, {.cluster = cluster}), expected,
                absl::StrCat("cluster of ", cluster));
   }

@@ -20,6 +20,7 @@ struct LogprobShared {
   int top_count;
   PartSummary warps[kVocabularyWarps];
   PartSummary summary;
+  Barrier barriers[kPieces];
   float warp_sums[kTileSums][32];
 };
 
@@ -60,8 +61,7 @@ __device__ __forceinline__ void ListTop(const RowPart& part, LogprobShared& shar
   if (threadIdx.x == 0) shared.top_count = 0;
   int turn = 0;
   const Cut cut = SelectPrefix(
-      part, shared.select, turn, max, [](float, int) { return true; },
-      [](float) -> Weight { return 1; },
+      part, shared.select, turn, max, [](float, int) { return true; }, CountWeight{},
       [&](Weight total) { return min(static_cast<Weight>(count), total); });
   for (int i = static_cast<int>(threadIdx.x); i < part.count; i += kVocabularyThreads) {
     const int id = part.first + i;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   const float* logits = args.logits + static_cast<size_t>(row) * args.vocabulary;
   const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
   PartSummary mine{-kInfinity, 0};
-  LoadPart(logits, part, [&](float z) {
+  LoadPart(logits, part, shared.barriers, [&](float z) {
     mine.max = fmaxf(mine.max, z);
     mine.bad |= static_cast<int32_t>(!(z < kInfinity));
   });
@@ -140,35 +140,46 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   SumPart(part, tile_sums, max, entropy, scaled && temperature != 1.0f, temperature);
   if (top) ListTop(part, shared, max, params.top_count);
   SyncCluster();  // Sums and lists of all CTAs are there.
-  if (rank == 0) {
-    const auto sum_of = [&](TileSums which) {
-      return TreeOfRow(tile_sums + which * tiles_per_cta, tiles_per_cta, TilesOf(args.vocabulary),
-                       shared.warp_sums[which]);
-    };
-    const float sum = sum_of(kRawSum);
-    const float log_sum = Log(sum);
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0 && target) {
-      StoreIfWanted(args.raw, row, LogSoftmax(logits[params.target_id], max, log_sum));
-    }
-    if (entropy) {
-      const float weighted = sum_of(kEntropySum);
-      if (thread == 0) args.entropy[row] = log_sum - __fdiv_rn(weighted, sum);
-    }
-    if (scaled) {
-      // At temperature 1 the scaled row has the raw row's exponentials.
-      const float scaled_log_sum = temperature == 1.0f ? log_sum : Log(sum_of(kScaledSum));
-      if (thread == 0) {
-        args.scaled[row] = LogSoftmax(Scaled(logits[params.target_id], temperature),
-                                      Scaled(max, temperature), scaled_log_sum);
-      }
-    }
-    for (int i = params.chosen_begin + thread; i < params.chosen_end; i += kVocabularyThreads) {
-      args.chosen_logprobs[i] = LogSoftmax(logits[args.chosen_ids[i]], max, log_sum);
-    }
-    if (top) StoreTop(args, logits, row, shared, max, log_sum);
+  if (rank != 0) {
+    SyncCluster();  // Nobody reads this CTA's shared memory any more.
+    return;
   }
-  SyncCluster();  // Nobody reads this CTA's shared memory any more.
+  RowSums sums[kTileSums];
+#pragma unroll
+  for (int which = 0; which < kTileSums; ++which) {
+    if (which == kEntropySum && !entropy) continue;
+    if (which == kScaledSum && !(scaled && temperature != 1.0f)) continue;
+    sums[which] =
+        GatherSums(tile_sums + which * tiles_per_cta, tiles_per_cta, TilesOf(args.vocabulary));
+  }
+  // The others leave as soon as they can, and make room for the next row.
+  if (!top) SyncCluster();
+  const float sum = TreeOfRow(sums[kRawSum], shared.warp_sums[kRawSum]);
+  const float log_sum = Log(sum);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0 && target) {
+    StoreIfWanted(args.raw, row, LogSoftmax(logits[params.target_id], max, log_sum));
+  }
+  if (entropy) {
+    const float weighted = TreeOfRow(sums[kEntropySum], shared.warp_sums[kEntropySum]);
+    if (thread == 0) args.entropy[row] = log_sum - __fdiv_rn(weighted, sum);
+  }
+  if (scaled) {
+    // At temperature 1 the scaled row has the raw row's exponentials.
+    const float scaled_log_sum =
+        temperature == 1.0f ? log_sum
+                            : Log(TreeOfRow(sums[kScaledSum], shared.warp_sums[kScaledSum]));
+    if (thread == 0) {
+      args.scaled[row] = LogSoftmax(Scaled(logits[params.target_id], temperature),
+                                    Scaled(max, temperature), scaled_log_sum);
+    }
+  }
+  for (int i = params.chosen_begin + thread; i < params.chosen_end; i += kVocabularyThreads) {
+    args.chosen_logprobs[i] = LogSoftmax(logits[args.chosen_ids[i]], max, log_sum);
+  }
+  if (!top) return;
+  StoreTop(args, logits, row, shared, max, log_sum);
+  SyncCluster();  // Nobody of the others is read any more.
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -34,15 +34,19 @@ struct SampleShared {
   PartSummary summary;
   PartDrawn drawn_warps[kVocabularyWarps];
   PartDrawn drawn;
+  Barrier barriers[kPieces];
+  // A SamplingRow, here to spare registers.
+  alignas(8) uint32_t params[sizeof(SamplingRow) / sizeof(uint32_t)];
 };
+
+constexpr int kSlots = 1024;
 
 // Adds the row's biases in list order. Where threads hold biases of one id, or of ids that share a
 // slot, the first in the list goes first. `slots` [kSlots] is any shared memory. Returns whether a
 // logit of this thread became NaN or +infinity.
-constexpr int kSlots = 1024;
-
-__device__ __forceinline__ bool AddBiases(const RowPart& part, const SampleArgs& args,
-                                          const SamplingRow& params, int* slots) {
+// A call, so that rows without lists do not pay with registers.
+__device__ __noinline__ bool AddBiases(const RowPart& part, const SampleArgs& args,
+                                       const SamplingRow& params, int* slots) {
   const int thread = static_cast<int>(threadIdx.x);
   bool bad = false;
   for (int begin = params.bias_begin; begin < params.bias_end; begin += kVocabularyThreads) {
@@ -115,20 +119,18 @@ __device__ __forceinline__ Survivors Filter(const RowPart& part, SelectShared& s
                                             const SamplingRow& params, float max) {
   // Below the smallest normal number nothing is cut that could ever be drawn.
   const bool min_p_on = params.min_p >= 0x1p-126f;
-  Survivors survivors{{}, max, min_p_on ? Log(params.min_p) : -kInfinity};
+  Survivors survivors{kNoCut, max, min_p_on ? Log(params.min_p) : -kInfinity};
   int turn = 0;
   if (params.top_k > 0) {
     survivors.cut = SelectPrefix(
-        part, shared, turn, max, [](float z, int) { return z > -kInfinity; },
-        [](float) -> Weight { return 1; },
+        part, shared, turn, max, [](float z, int) { return z > -kInfinity; }, CountWeight{},
         [&](Weight total) { return min(static_cast<Weight>(params.top_k), total); });
   }
   if (params.top_p < 1) {
     const Cut top_k = survivors.cut;
     survivors.cut = SelectPrefix(
         part, shared, turn, max,
-        [&](float z, int id) { return z > -kInfinity && IsKept(top_k, z, id); },
-        [&](float z) -> Weight { return __float2ull_rz(ExpBelowMax(z, max) * 0x1p40f); },
+        [&](float z, int id) { return z > -kInfinity && IsKept(top_k, z, id); }, MassWeight{max},
         [&](Weight total) { return TopPThreshold(params.top_p, total); });
     // Of equal logits, those that top-k cut off stay cut.
     if (survivors.cut.key == top_k.key) survivors.cut.id = min(survivors.cut.id, top_k.id);
@@ -149,13 +151,15 @@ class Draw {
     const int tiles = part_.ids / kTileIds;
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    if (warp < tiles) Tile(warp);
-    // One exchange early, when values seen by other warps help most.
-    if (lane == 0) warps[warp].best = DrawnOf(bound_, 0);
-    __syncthreads();  // Bounds of all warps are there.
-    bound_ =
-        fmaxf(bound_, MaxOfWarp(lane < kVocabularyWarps ? ValueOf(warps[lane].best) : -kInfinity));
-    for (int tile = warp + kVocabularyWarps; tile < tiles; tile += kVocabularyWarps) Tile(tile);
+    for (int first = 0; first < tiles; first += kVocabularyWarps) {
+      if (first + warp < tiles) Tile(first + warp);
+      if (first > 0) continue;
+      // One exchange early, when values seen by other warps help most.
+      if (lane == 0) warps[warp].best = DrawnOf(bound_, 0);
+      __syncthreads();  // Bounds of all warps are there.
+      const float bound = lane < kVocabularyWarps ? ValueOf(warps[lane].best) : -kInfinity;
+      bound_ = fmaxf(bound_, MaxOfWarp(bound));
+    }
     return best_;
   }
 
@@ -235,25 +239,25 @@ __device__ __forceinline__ Drawn DrawFiltered(const RowPart& part, const Samplin
                   [&](float z, int id) { return survivors.Has(z, id) ? z : -kInfinity; });
 }
 
-// The CTA's best and whether any thread is bad, to `shared.drawn`.
-__device__ __forceinline__ void StoreDrawn(Drawn best, bool bad, SampleShared& shared) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto best_of_warp = [](Drawn v) {
+// The best of a warp's and whether any lane is bad; all lanes see the same.
+__device__ __forceinline__ PartDrawn DrawnOfWarp(PartDrawn drawn) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      v = max(v, __shfl_xor_sync(0xFFFFFFFF, v, step));
-    }
-    return v;
-  };
-  best = best_of_warp(best);
-  bad = __any_sync(0xFFFFFFFF, bad);
+  for (int step = 16; step > 0; step /= 2) {
+    drawn.best = max(drawn.best, __shfl_xor_sync(0xFFFFFFFF, drawn.best, step));
+  }
+  return {drawn.best, __any_sync(0xFFFFFFFF, drawn.bad)};
+}
+
+// The same over the CTA, to `shared.drawn`.
+__device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  drawn = DrawnOfWarp(drawn);
   __syncthreads();  // Nobody reads the bounds of Draw any more.
-  if (lane == 0) shared.drawn_warps[threadIdx.x / 32] = {best, bad};
+  if (lane == 0) shared.drawn_warps[threadIdx.x / 32] = drawn;
   __syncthreads();  // Warps' results are there.
   if (threadIdx.x >= 32) return;
-  const PartDrawn v = lane < kVocabularyWarps ? shared.drawn_warps[lane] : PartDrawn{};
-  const PartDrawn whole{best_of_warp(v.best), __any_sync(0xFFFFFFFF, v.bad)};
-  if (lane == 0) shared.drawn = whole;
+  drawn = DrawnOfWarp(lane < kVocabularyWarps ? shared.drawn_warps[lane] : PartDrawn{});
+  if (lane == 0) shared.drawn = drawn;
 }
 
 __global__ void __launch_bounds__(kVocabularyThreads, 2)
@@ -261,18 +265,23 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   extern __shared__ float4 dynamic_shared[];
   __shared__ SampleShared shared;
   const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
-  const SamplingRow params = args.row_params[row];
+  constexpr int kWords = sizeof(shared.params) / sizeof(uint32_t);
+  if (threadIdx.x < kWords) {
+    shared.params[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(args.row_params + row)[threadIdx.x];
+  }
+  const SamplingRow& params = *reinterpret_cast<const SamplingRow*>(shared.params);
   const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
   bool bad = false;
-  LoadPart(args.logits + static_cast<size_t>(row) * args.vocabulary, part,
+  LoadPart(args.logits + static_cast<size_t>(row) * args.vocabulary, part, shared.barriers,
            [&](float z) { bad |= !(z < kInfinity); });
-  __syncthreads();  // The part is there.
+  __syncthreads();  // The part and the parameters are there.
   for (int i = max(0, args.vocabulary_sampled - part.first) + static_cast<int>(threadIdx.x);
        i < part.count; i += kVocabularyThreads) {
     part.z[i] = -kInfinity;
   }
   if (params.bias_begin < params.bias_end || params.count_begin < params.count_end) {
-    bad |= AddBiases(part, args, params, reinterpret_cast<int*>(shared.select.bins));
+    bad |= AddBiases(part, args, params, reinterpret_cast<int*>(shared.select.tables));
     __syncthreads();  // All biases are added.
     bad |= Penalise(part, args, params);
   }
@@ -286,22 +295,20 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
     best =
         DrawFrom(part, params, shared, [&](float z, int) { return Scaled(z, params.temperature); });
   }
-  StoreDrawn(best, bad, shared);
+  StoreDrawn({best, bad}, shared);
   SyncCluster();  // Results of all CTAs are there.
-  if (RankInCluster() == 0 && threadIdx.x == 0) {
-    Drawn drawn = 0;
-    bool failed = false;
-    for (int rank = 0; rank < CtasInCluster(); ++rank) {
-      const PartDrawn* part_drawn = RemoteShared(&shared.drawn, rank);
-      drawn = max(drawn, part_drawn->best);
-      failed |= part_drawn->bad != 0;
-    }
-    const bool none = failed || drawn == 0;
-    args.ids[row] = none ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(drawn));
-    args.errors[row] = failed ? SampleError::kNonFiniteLogits
-                              : (none ? SampleError::kAllBanned : SampleError::kNone);
-  }
+  const int lane = static_cast<int>(threadIdx.x);
+  PartDrawn drawn{};
+  if (RankInCluster() == 0 && lane < CtasInCluster()) drawn = *RemoteShared(&shared.drawn, lane);
   SyncCluster();  // Nobody reads this CTA's shared memory any more.
+  if (RankInCluster() != 0 || lane >= 32) return;
+  drawn = DrawnOfWarp(drawn);
+  if (lane != 0) return;
+  const bool failed = drawn.bad != 0;
+  const bool none = failed || drawn.best == 0;
+  args.ids[row] = none ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(drawn.best));
+  args.errors[row] = failed ? SampleError::kNonFiniteLogits
+                            : (none ? SampleError::kAllBanned : SampleError::kNone);
 }
 
 // Noise of all ids of a vocabulary, without a draw.

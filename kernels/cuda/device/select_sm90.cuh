@@ -11,11 +11,30 @@ namespace lockstep::kernels::cuda {
 
 using Weight = unsigned long long;
 
+// What an id weighs, as a function of its logit. A table adds the limbs of 16 bits of a weight one
+// by one: shared memory has no fast 64-bit addition. The last limb takes the rest.
+struct CountWeight {
+  static constexpr int kLimbs = 1;
+  __device__ __forceinline__ Weight operator()(float) const { return 1; }
+};
+
+// q of top-p: floor(e * 2^40).
+struct MassWeight {
+  static constexpr int kLimbs = 3;
+  float max;
+  __device__ __forceinline__ Weight operator()(float z) const {
+    return __float2ull_rz(ExpBelowMax(z, max) * 0x1p40f);
+  }
+};
+
 // The last id of the prefix.
 struct Cut {
-  uint32_t key = 0;
-  int32_t id = 0x7FFFFFFF;
+  uint32_t key;
+  int32_t id;
 };
+
+// Everything is in front of it.
+constexpr Cut kNoCut{0, 0x7FFFFFFF};
 
 __device__ __forceinline__ bool IsKept(const Cut& cut, float z, int id) {
   const uint32_t key = KeyOf(z);
@@ -33,24 +52,55 @@ constexpr int kLinearBins = 1024;
 constexpr int kDigitBins = 256;
 // Linear bins have this width in logits; the last one holds all that is below 32.
 constexpr float kBinsPerUnit = 32;
+// So many ids of a bin are looked at one by one.
+constexpr int kFewMax = kVocabularyThreads;
+
+struct FewEntry {
+  Weight order;  // Key and complement of the id.
+  Weight weight;
+};
+
+// Sums of limbs, or lists of few ids. A limb's sum stays below 2^32: a CTA has fewer than 2^16 ids.
+union SelectTable {
+  uint32_t bins[3][kLinearBins];
+  struct {
+    Weight count;
+    Weight order[kFewMax];
+  } list;
+  FewEntry few[kFewMax];
+};
 
 struct SelectShared {
   // Two, so that one cluster barrier a pass is enough: nobody fills a table anew before all CTAs
   // have passed the barrier after they read it.
-  Weight bins[2][kLinearBins];
+  SelectTable tables[2];
   Weight warp_sums[kVocabularyWarps];
   Crossing crossing;
+  Cut cut;
 };
+
+template <int kLimbs>
+__device__ __forceinline__ void AddToBin(SelectTable& table, int bin, Weight weight) {
+#pragma unroll
+  for (int limb = 0; limb < kLimbs; ++limb) {
+    const Weight rest = weight >> (16 * limb);
+    const uint32_t part = static_cast<uint32_t>(limb + 1 < kLimbs ? rest & 0xFFFF : rest);
+    if (part != 0) atomicAdd(&table.bins[limb][bin], part);
+  }
+}
 
 // One pass: bins all ids of the row and finds the crossing. weigh(z, id, bin) sets the bin where it
 // returns a weight that is not 0; target(total) is in [1, total].
-template <int kBins, typename Weigh, typename Target>
+template <int kBins, int kLimbs, typename Weigh, typename Target>
 __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int turn,
                                  const Weigh& weigh, const Target& target) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  Weight* const bins = shared.bins[turn % 2];
-  for (int i = thread; i < kBins; i += kVocabularyThreads) bins[i] = 0;
+  SelectTable& table = shared.tables[turn % 2];
+  for (int i = thread; i < kBins; i += kVocabularyThreads) {
+#pragma unroll
+    for (int limb = 0; limb < kLimbs; ++limb) table.bins[limb][i] = 0;
+  }
   __syncthreads();  // The table is empty.
   // Most ids of a long tail meet in the last bin, where they would wait for each other.
   Weight last = 0;
@@ -61,12 +111,12 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
     if (bin == kBins - 1) {
       last += weight;
     } else {
-      atomicAdd(bins + bin, weight);
+      AddToBin<kLimbs>(table, bin, weight);
     }
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) last += __shfl_xor_sync(0xFFFFFFFF, last, step);
-  if (lane == 0 && last != 0) atomicAdd(bins + kBins - 1, last);
+  if (lane == 0) AddToBin<kLimbs>(table, kBins - 1, last);
   SyncCluster();  // Tables of all CTAs are full.
 
   constexpr int kEach = (kBins + kVocabularyThreads - 1) / kVocabularyThreads;
@@ -76,7 +126,13 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
   for (int i = 0; i < kEach; ++i) {
     const int bin = thread * kEach + i;
     if (bin >= kBins) continue;
-    for (int rank = 0; rank < CtasInCluster(); ++rank) mine[i] += RemoteShared(bins, rank)[bin];
+    for (int rank = 0; rank < CtasInCluster(); ++rank) {
+      const SelectTable& part_table = *RemoteShared(&table, rank);
+#pragma unroll
+      for (int limb = 0; limb < kLimbs; ++limb) {
+        mine[i] += static_cast<Weight>(part_table.bins[limb][bin]) << (16 * limb);
+      }
+    }
     sum += mine[i];
   }
   Weight running = sum;
@@ -105,9 +161,100 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
   return shared.crossing;
 }
 
-// The cut of the prefix whose weights reach target(total). has(z, id) says who takes part, and
-// weight(z) is what he weighs, the same for equal logits. `max` is the row's maximum; `turn` counts
-// the passes over `shared`.
+// The cut among the ids that here(z, id) names, when they are few: every CTA lists its own, and
+// each thread sums what is in front of one of all. False, and nothing else, when they are many.
+// Takes one turn.
+template <typename Here, typename WeightOf>
+__device__ bool CutOfFew(const RowPart& part, SelectShared& shared, int turn, const Here& here,
+                         const WeightOf& weight_of, Weight remaining) {
+  const int thread = static_cast<int>(threadIdx.x);
+  auto& list = shared.tables[turn % 2].list;
+  if (thread == 0) list.count = 0;
+  __syncthreads();  // The list is empty.
+  for (int i = thread; i < part.count; i += kVocabularyThreads) {
+    const float z = part.z[i];
+    if (!here(z, part.first + i)) continue;
+    const uint32_t at = atomicAdd(reinterpret_cast<uint32_t*>(&list.count), 1);
+    if (at < kFewMax) {
+      list.order[at] =
+          static_cast<Weight>(KeyOf(z)) << 32 | static_cast<uint32_t>(~(part.first + i));
+    }
+  }
+  SyncCluster();  // Lists of all CTAs are there, and nobody reads the turn's before any more.
+  FewEntry* const few = shared.tables[(turn + 1) % 2].few;
+  int total = 0;
+  FewEntry mine{};
+  for (int rank = 0; rank < CtasInCluster(); ++rank) {
+    const auto& part_list = *RemoteShared(&list, rank);
+    const int count = static_cast<int>(part_list.count);
+    if (thread >= total && thread < total + count && count <= kFewMax) {
+      mine.order = part_list.order[thread - total];
+    }
+    total += count;
+  }
+  if (total > kFewMax) return false;
+  if (thread < total) {
+    mine.weight = weight_of(LogitOfKey(static_cast<uint32_t>(mine.order >> 32)));
+    few[thread] = mine;
+  }
+  __syncthreads();  // All entries are there.
+  Weight before = 0;
+  for (int i = 0; i < total; ++i) {
+    if (few[i].order > mine.order) before += few[i].weight;
+  }
+  if (thread < total && before < remaining && before + mine.weight >= remaining) {
+    shared.cut = {static_cast<uint32_t>(mine.order >> 32),
+                  static_cast<int32_t>(~static_cast<uint32_t>(mine.order))};
+  }
+  __syncthreads();  // The cut is there.
+  return true;
+}
+
+// The digits of the cut's key and, where equal logits are kept in part, of its id; `here` and
+// `remaining` as for CutOfFew.
+template <typename Here, typename WeightOf>
+__device__ Cut CutByDigits(const RowPart& part, SelectShared& shared, int& turn, const Here& here,
+                           const WeightOf& weight_of, Weight remaining) {
+  Cut cut = kNoCut;
+  Crossing crossing{};
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    const uint32_t prefix = cut.key;
+    crossing = FindCrossing<kDigitBins, WeightOf::kLimbs>(
+        part, shared, turn++,
+        [&](float z, int id, int& bin) -> Weight {
+          const uint32_t key = KeyOf(z);
+          bin = 255 - static_cast<int>(key >> shift & 255);
+          const bool match = shift == 24 || key >> (shift + 8) == prefix;
+          return match && here(z, id) ? weight_of(z) : 0;
+        },
+        [&](Weight) { return remaining; });
+    remaining -= crossing.before;
+    cut.key = prefix << 8 | static_cast<uint32_t>(255 - crossing.bin);
+  }
+  // Equal logits weigh the same: so many of them are kept, those of the lowest ids.
+  const Weight each = weight_of(LogitOfKey(cut.key));
+  Weight kept = (remaining + each - 1) / each;
+  if (kept * each == crossing.inside) return cut;
+  uint32_t prefix = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    crossing = FindCrossing<kDigitBins, CountWeight::kLimbs>(
+        part, shared, turn++,
+        [&](float z, int id, int& bin) -> Weight {
+          bin = id >> shift & 255;
+          const bool match = KeyOf(z) == cut.key &&
+                             (shift == 24 || static_cast<uint32_t>(id) >> (shift + 8) == prefix);
+          return match && here(z, id) ? 1 : 0;
+        },
+        [&](Weight) { return kept; });
+    kept -= crossing.before;
+    prefix = prefix << 8 | static_cast<uint32_t>(crossing.bin);
+  }
+  cut.id = static_cast<int32_t>(prefix);
+  return cut;
+}
+
+// The cut of the prefix whose weights reach target(total). has(z, id) says who takes part. `max` is
+// the row's maximum; `turn` counts the passes over `shared`.
 template <typename Has, typename WeightOf, typename Target>
 __device__ Cut SelectPrefix(const RowPart& part, SelectShared& shared, int& turn, float max,
                             const Has& has, const WeightOf& weight_of, const Target& target) {
@@ -116,52 +263,18 @@ __device__ Cut SelectPrefix(const RowPart& part, SelectShared& shared, int& turn
   const auto linear_bin = [&](float z) {
     return min(kLinearBins - 1, __float2int_rz((max - z) * kBinsPerUnit));
   };
-  Weight remaining = 0;
-  Crossing crossing = FindCrossing<kLinearBins>(
+  Weight wanted = 0;
+  const Crossing crossing = FindCrossing<kLinearBins, WeightOf::kLimbs>(
       part, shared, turn++,
       [&](float z, int id, int& bin) -> Weight {
         bin = linear_bin(z);
         return has(z, id) ? weight_of(z) : 0;
       },
-      [&](Weight total) { return remaining = target(total); });
-  const int linear = crossing.bin;
-  Cut cut;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    remaining -= crossing.before;
-    const uint32_t prefix = cut.key;
-    crossing = FindCrossing<kDigitBins>(
-        part, shared, turn++,
-        [&](float z, int id, int& bin) -> Weight {
-          const uint32_t key = KeyOf(z);
-          bin = 255 - static_cast<int>(key >> shift & 255);
-          const bool here =
-              linear_bin(z) == linear && (shift == 24 || key >> (shift + 8) == prefix);
-          return here && has(z, id) ? weight_of(z) : 0;
-        },
-        [&](Weight) { return remaining; });
-    cut.key = prefix << 8 | static_cast<uint32_t>(255 - crossing.bin);
-  }
-  remaining -= crossing.before;
-  // Equal logits weigh the same: so many of them are kept, those of the lowest ids.
-  const Weight each = weight_of(LogitOfKey(cut.key));
-  Weight kept = (remaining + each - 1) / each;
-  if (kept * each == crossing.inside) return cut;
-  uint32_t prefix = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    crossing = FindCrossing<kDigitBins>(
-        part, shared, turn++,
-        [&](float z, int id, int& bin) -> Weight {
-          bin = id >> shift & 255;
-          const bool here = KeyOf(z) == cut.key &&
-                            (shift == 24 || static_cast<uint32_t>(id) >> (shift + 8) == prefix);
-          return here && has(z, id) ? 1 : 0;
-        },
-        [&](Weight) { return kept; });
-    kept -= crossing.before;
-    prefix = prefix << 8 | static_cast<uint32_t>(crossing.bin);
-  }
-  cut.id = static_cast<int32_t>(prefix);
-  return cut;
+      [&](Weight total) { return wanted = target(total); });
+  const auto here = [&](float z, int id) { return linear_bin(z) == crossing.bin && has(z, id); };
+  const Weight remaining = wanted - crossing.before;
+  if (CutOfFew(part, shared, turn++, here, weight_of, remaining)) return shared.cut;
+  return CutByDigits(part, shared, turn, here, weight_of, remaining);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/functions.cuh"
+#include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
 #include "kernels/cuda/device/primitive/cluster_memory_sm90.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 #include "kernels/cuda/vocabulary_launch.h"
@@ -35,39 +36,50 @@ __device__ __forceinline__ float MaxOfWarp(float v) {
   return v;
 }
 
-// Copies this CTA's part of a row to shared memory, kBatch loads of a thread at a time on their
-// way, and calls look(value) for each of this thread's values.
+// Pieces of a part, so that the first are looked at while the last are on their way.
+constexpr int kPieces = 4;
+
+// Copies this CTA's part of a row to shared memory, all of it on its way at once, and calls
+// look(value) for each value that this thread looks at. `barriers` [kPieces] are in shared memory.
 template <typename Look>
-__device__ __forceinline__ void LoadPart(const float* row, const RowPart& part, const Look& look) {
-  constexpr int kBatch = 4;
-  const float* from = row + part.first;
+__device__ __forceinline__ void LoadPart(const float* row, const RowPart& part, Barrier* barriers,
+                                         const Look& look) {
+  const float* const from = row + part.first;
   const int thread = static_cast<int>(threadIdx.x);
-  // Rows of a vocabulary that is no multiple of 4 start anywhere.
-  const bool aligned = reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
-  const int quads = aligned ? part.count / 4 : 0;
-  float4* const to = reinterpret_cast<float4*>(part.z);
-  for (int begin = 0; begin < quads; begin += kBatch * kVocabularyThreads) {
-    float4 v[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int quad = begin + i * kVocabularyThreads + thread;
-      if (quad < quads) v[i] = __ldg(reinterpret_cast<const float4*>(from) + quad);
+  for (int i = part.count + thread; i < part.ids; i += kVocabularyThreads) part.z[i] = -kInfinity;
+  // Rows of a vocabulary that is no multiple of 4 start and end anywhere.
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(float4) != 0 || part.count % 4 != 0) {
+    for (int i = thread; i < part.count; i += kVocabularyThreads) {
+      const float z = __ldg(from + i);
+      look(z);
+      part.z[i] = z;
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int quad = begin + i * kVocabularyThreads + thread;
-      if (quad >= quads) continue;
-      look(v[i].x);
-      look(v[i].y);
-      look(v[i].z);
-      look(v[i].w);
-      to[quad] = v[i];
+    return;
+  }
+  const int quads = part.count / 4;
+  const auto begin_of = [&](int piece) { return quads * piece / kPieces; };
+  if (thread == 0) {
+    for (int piece = 0; piece < kPieces; ++piece) InitBarrier(barriers + piece, 1);
+    FenceBarrierInit();
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int begin = begin_of(piece);
+      const uint32_t bytes = static_cast<uint32_t>(begin_of(piece + 1) - begin) * sizeof(float4);
+      ArriveExpecting(barriers + piece, bytes);
+      if (bytes > 0) BulkCopy(part.z + 4 * begin, from + 4 * begin, bytes, barriers + piece);
     }
   }
-  for (int i = 4 * quads + thread; i < part.ids; i += kVocabularyThreads) {
-    const float v = i < part.count ? __ldg(from + i) : -kInfinity;
-    if (i < part.count) look(v);
-    part.z[i] = v;
+  __syncthreads();  // The barriers are there.
+  const float4* const values = reinterpret_cast<const float4*>(part.z);
+  for (int piece = 0; piece < kPieces; ++piece) {
+    Wait(barriers + piece, 0);
+#pragma unroll 4
+    for (int i = begin_of(piece) + thread; i < begin_of(piece + 1); i += kVocabularyThreads) {
+      const float4 z = values[i];
+      look(z.x);
+      look(z.y);
+      look(z.z);
+      look(z.w);
+    }
   }
 }
 
@@ -121,19 +133,29 @@ __device__ __forceinline__ void SumTiles(const RowPart& part, float* sums, const
   }
 }
 
-// T over the whole row from the tiles' sums of all CTAs. Cluster barriers before and after are the
-// caller's; warp_sums as in TreeOfCta.
-__device__ __forceinline__ float TreeOfRow(const float* sums, int tiles_per_cta, int tiles,
-                                           float* warp_sums) {
+// The tiles' sums of the whole row, spread over the threads of one CTA: the caller's barriers of
+// the cluster stand before and after.
+struct RowSums {
+  float of_thread[kTilesMax / kVocabularyThreads];
+};
+
+__device__ __forceinline__ RowSums GatherSums(const float* sums, int tiles_per_cta, int tiles) {
   constexpr int kEach = kTilesMax / kVocabularyThreads;
-  float v[kEach];
+  RowSums row;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int tile = static_cast<int>(threadIdx.x) * kEach + i;
-    v[i] = 0;
-    if (tile < tiles) v[i] = RemoteShared(sums, tile / tiles_per_cta)[tile % tiles_per_cta];
+    row.of_thread[i] = 0;
+    if (tile < tiles) {
+      row.of_thread[i] = RemoteShared(sums, tile / tiles_per_cta)[tile % tiles_per_cta];
+    }
   }
-  return TreeOfCta(TreeOfThread(v), warp_sums);
+  return row;
+}
+
+// T over the whole row; warp_sums as in TreeOfCta.
+__device__ __forceinline__ float TreeOfRow(const RowSums& row, float* warp_sums) {
+  return TreeOfCta(TreeOfThread(row.of_thread), warp_sums);
 }
 
 // An order-preserving key of a logit that is not NaN; both zeros have one.
