@@ -28,7 +28,7 @@ done
 for library in "$bundle"/lib/*; do
   [ -e "$library" ] && patchelf --force-rpath --set-rpath "\$ORIGIN" "$library"
 done
-cp tests/gpu/run.sh bench/kernels/cuda/run.py "$bundle/"
+cp tests/gpu/run.sh bench/kernels/cuda/run.py bench/kernels/cuda/linear_run.py "$bundle/"
 commit=$(git rev-parse HEAD)
 # Anything else in the tree is not what the commit says.
 changed=$(git status --porcelain -- kernels tests/gpu bench/kernels common)

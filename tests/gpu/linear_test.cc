@@ -292,8 +292,11 @@ TEST_F(CertificationTest, SeesOneBitOfOneElement) {
 
 TEST_F(CertificationTest, ACapturedGraphHoldsTheKernelsOfItsCertificate) {
   const LinearShape shape = DenseShape(4096, 4096, 2);
-  const CertificateTable table = Certified({shape}, {16, 256});
-  const auto plan = LinearPlan::Create(Handle(), table, shape);
+  const auto table = kernels::cuda::LoadOrCertify(
+      Handle(),
+      {.shapes = {shape}, .options = {.ladder = {16, 256}, .own_kernels = false}, .path = ""});
+  ASSERT_TRUE(table.ok()) << table.status().message();
+  const auto plan = LinearPlan::Create(Handle(), *table, shape);
   ASSERT_TRUE(plan.ok());
   LinearRig rig(shape, 256);
   rig.ProvideWorkspace(plan->WorkspaceBytes(256, false));

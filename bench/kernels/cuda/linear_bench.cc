@@ -1,7 +1,7 @@
 // Linear layers of Qwen3-8B: the certified ladder against the fastest algorithm that cuBLASLt
 // offers without any restriction, at the call's exact row count, in interleaved pairs.
 // Usage: cuda_linear_bench --out=FILE [--commit=ID] [--certificates=FILE] [--layers=a,b]
-//                          [--pairs=N]
+//                          [--pairs=N] [--own_kernels=0]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -49,6 +49,7 @@ struct Flags {
   std::string certificates;
   std::vector<std::string> layers;
   int pairs = 21;
+  bool own_kernels = true;
   std::string command;
 };
 
@@ -301,7 +302,8 @@ absl::Status Main(const Flags& flags) {
   }
   kernels::cuda::CertificatesRequest request{
       .options = {.ladder = kernels::cuda::DefaultLadder(kRowsMax),
-                  .workspace_bytes = kWorkspaceBytes},
+                  .workspace_bytes = kWorkspaceBytes,
+                  .own_kernels = flags.own_kernels},
       .path = flags.certificates};
   for (const Layer& layer : layers) request.shapes.push_back(layer.shape);
   Record record;
@@ -348,6 +350,8 @@ bool Parse(int argc, char** argv, Flags& flags) {
       flags.certificates = value;
     } else if (name == "--layers") {
       flags.layers = absl::StrSplit(value, ',');
+    } else if (name == "--own_kernels") {
+      flags.own_kernels = value != "0";
     } else if (name == "--pairs") {
       if (!absl::SimpleAtoi(value, &flags.pairs)) return false;
     } else {

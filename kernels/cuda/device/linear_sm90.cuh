@@ -71,26 +71,34 @@ class LinearSm90 {
     sharer_ = rank_ % Tiling::kMulticast;
   }
 
+  // The weights of the first stages are asked for at once: nothing that runs before writes them.
   __device__ void Run() {
-    if (threadIdx.x == 0) {
+    const int role = static_cast<int>(threadIdx.x) / 128;
+    const bool loads = threadIdx.x == Tiling::kWarpgroups * 128;
+    if (loads) {
+      PrefetchMap(weight_map_);
+      PrefetchMap(x_map_);
       for (int stage = 0; stage < Tiling::kStages; ++stage) {
         InitBarrier(&full_[stage], 1);
         InitBarrier(&empty_[stage], 4 * Tiling::kWarpgroups * Tiling::kMulticast);
       }
       FenceBarrierInit();
+      for (int step = 0; step < FirstSteps(); ++step) LoadWeight(cluster(), step, step);
     }
+    __syncwarp();
+    AllowNextKernel();
     SyncCtas();
-    const int role = static_cast<int>(threadIdx.x) / 128;
     if (role == Tiling::kWarpgroups) {
-      if constexpr (Tiling::kWarpgroups == 2) GiveUpRegisters<24>();
-      if (threadIdx.x % 128 == 0) Load();
+      if constexpr (Tiling::kWarpgroups == 2) GiveUpRegisters<40>();
+      if (loads) Load();
       // Orders the last use of every CTA's shared memory before the first exit.
       if constexpr (Tiling::kCluster > 1) {
         __syncwarp();
         SyncCluster();
       }
     } else {
-      if constexpr (Tiling::kWarpgroups == 2) TakeRegisters<240>();
+      if constexpr (Tiling::kWarpgroups == 2) TakeRegisters<232>();
+      WaitForKernels();
       Compute(role);
     }
   }
@@ -125,29 +133,52 @@ class LinearSm90 {
   __device__ int cluster() const { return static_cast<int>(blockIdx.x) / Tiling::kCluster; }
   __device__ int clusters() const { return static_cast<int>(gridDim.x) / Tiling::kCluster; }
 
-  __device__ void Load() {
+  // Steps of 64 inputs that this CTA takes for a tile.
+  __device__ int steps() const { return p_.inputs / 64 / (Tiling::kSplit ? Tiling::kSegments : 1); }
+  __device__ int FirstSteps() const {
+    return cluster() < tiles() ? min(Tiling::kStages, steps()) : 0;
+  }
+  __device__ int InputOf(int step) const {
+    return (step + (Tiling::kSplit ? segment_ * steps() : 0)) * 64;
+  }
+
+  __device__ void LoadWeight(int tile, int step, int stage) {
+    ArriveExpecting(&full_[stage], Tiling::kStageBytes);
+    CopyTile(stages_ + stage * Tiling::kStageBytes, weight_map_, InputOf(step),
+             PlaceOf(tile).output, &full_[stage]);
+  }
+
+  __device__ void LoadX(int tile, int step, int stage) {
     constexpr int kXRows = Tiling::kRows / Tiling::kMulticast;
-    const int length = p_.inputs / (Tiling::kSplit ? Tiling::kSegments : 1);
-    const int begin = Tiling::kSplit ? segment_ * length : 0;
-    const uint16_t sharers =
-        static_cast<uint16_t>(((1 << Tiling::kMulticast) - 1) << (segment_ * Tiling::kMulticast));
+    uint8_t* x =
+        stages_ + stage * Tiling::kStageBytes + Tiling::kWeightBytes + sharer_ * kXRows * 128;
+    const int row = PlaceOf(tile).row + sharer_ * kXRows;
+    if constexpr (Tiling::kMulticast > 1) {
+      const uint16_t sharers =
+          static_cast<uint16_t>(((1 << Tiling::kMulticast) - 1) << (segment_ * Tiling::kMulticast));
+      CopyTileToCtas(x, x_map_, InputOf(step), row, &full_[stage], sharers);
+    } else {
+      CopyTile(x, x_map_, InputOf(step), row, &full_[stage]);
+    }
+  }
+
+  __device__ void Load() {
+    WaitForKernels();
+    const int first_steps = FirstSteps();
     RingPosition<Tiling::kStages> ring;
+    for (int step = 0; step < first_steps; ++step) {
+      LoadX(cluster(), step, ring.stage);
+      ring.Advance();
+    }
+    int step = first_steps;
     for (int tile = cluster(); tile < tiles(); tile += clusters()) {
-      const Place place = PlaceOf(tile);
-      for (int k = begin; k < begin + length; k += 64) {
-        uint8_t* stage = stages_ + ring.stage * Tiling::kStageBytes;
-        Barrier* full = &full_[ring.stage];
-        WaitForCluster(&empty_[ring.stage], ring.parity ^ 1);
-        ArriveExpecting(full, Tiling::kStageBytes);
-        CopyTile(stage, weight_map_, k, place.output, full);
-        uint8_t* x = stage + Tiling::kWeightBytes + sharer_ * kXRows * 128;
-        if constexpr (Tiling::kMulticast > 1) {
-          CopyTileToCtas(x, x_map_, k, place.row + sharer_ * kXRows, full, sharers);
-        } else {
-          CopyTile(x, x_map_, k, place.row, full);
-        }
+      for (; step < steps(); ++step) {
+        Wait(&empty_[ring.stage], ring.parity ^ 1);
+        LoadWeight(tile, step, ring.stage);
+        LoadX(tile, step, ring.stage);
         ring.Advance();
       }
+      step = 0;
     }
   }
 

@@ -25,6 +25,7 @@ struct CertifierOptions {
   size_t workspace_bytes = size_t{32} << 20;
   // A rung must beat the next one by this factor, or calls go there.
   double gain = 0.985;
+  bool own_kernels = true;  // Whether our own kernels compete.
   // Changes a product before it is compared; for tests of what certification sees.
   std::function<cudaError_t(void* product, cudaStream_t stream)> disturb;
 };

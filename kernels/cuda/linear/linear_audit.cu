@@ -1,6 +1,8 @@
-#include "kernels/cuda/device/linear_audit.cuh"
+#include "kernels/cuda/linear/linear_audit.h"
 
 #include <cuda_runtime.h>
+
+#include "kernels/cuda/device/linear_audit.cuh"
 
 namespace lockstep::kernels::cuda {
 

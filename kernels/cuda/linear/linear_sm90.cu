@@ -87,18 +87,21 @@ cudaError_t Launch(const LinearSm90Call& call, cudaStream_t stream) {
   int clusters = parameters.output_tiles / Tiling::kMulticast * parameters.row_tiles;
   // CTAs come back for more tiles, except where a cluster meets after each.
   if (!Tiling::kSplit) clusters = std::min(clusters, multiprocessors / Tiling::kCluster);
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Tiling::kCluster;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = Tiling::kCluster;
+  attributes[0].val.clusterDim.y = 1;
+  attributes[0].val.clusterDim.z = 1;
+  // It may start, and load weights, while the kernel before it ends.
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(clusters * Tiling::kCluster));
   config.blockDim = dim3(Tiling::kThreads);
   config.dynamicSmemBytes = Tiling::kSharedBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, kernel, weight_map, x_map, parameters);
 }
 
@@ -113,16 +116,19 @@ constexpr Entry EntryOf() {
   return {{kRows, Tiling::kOutputs, kSegments, kSplit, kSharers}, Launch<Tiling>};
 }
 
+// Certificates name tilings by their index here.
 constexpr Entry kEntries[] = {
     // Decode: weights stream through, and two CTAs share a row of them.
     EntryOf<8, 1, 2, true, 1>(), EntryOf<16, 1, 2, true, 1>(), EntryOf<32, 1, 2, true, 1>(),
-    EntryOf<64, 1, 2, true, 1>(), EntryOf<64, 1, 2, true, 2>(), EntryOf<128, 1, 2, true, 2>(),
-    EntryOf<64, 2, 2, true, 2>(), EntryOf<128, 2, 2, true, 2>(),
+    EntryOf<64, 1, 2, true, 1>(), EntryOf<64, 1, 2, true, 2>(), EntryOf<96, 1, 2, true, 2>(),
+    EntryOf<128, 1, 2, true, 2>(), EntryOf<128, 2, 2, true, 2>(),
     // Prefill: both segments in registers.
-    EntryOf<64, 2, 2, false, 2>(), EntryOf<96, 2, 2, false, 2>(), EntryOf<128, 2, 2, false, 2>(),
-    EntryOf<192, 2, 2, false, 2>(),
+    EntryOf<64, 2, 2, false, 1>(), EntryOf<64, 2, 2, false, 2>(), EntryOf<96, 2, 2, false, 1>(),
+    EntryOf<96, 2, 2, false, 2>(), EntryOf<128, 2, 2, false, 1>(), EntryOf<128, 2, 2, false, 2>(),
+    EntryOf<192, 2, 2, false, 1>(), EntryOf<192, 2, 2, false, 2>(),
     // One segment.
-    EntryOf<16, 1, 1, false, 1>(), EntryOf<64, 1, 1, false, 1>(), EntryOf<192, 2, 1, false, 2>()};
+    EntryOf<16, 1, 1, false, 1>(), EntryOf<64, 1, 1, false, 1>(), EntryOf<96, 2, 1, false, 2>(),
+    EntryOf<128, 2, 1, false, 2>(), EntryOf<192, 2, 1, false, 2>()};
 
 constexpr auto kTilings = [] {
   std::array<Sm90Tiling, std::size(kEntries)> tilings = {};
@@ -141,8 +147,9 @@ bool Fits(const Sm90Tiling& tiling, const LinearShape& shape, int rows) {
   const int row_tiles = (rows + tiling.rows - 1) / tiling.rows;
   // Empty places of a tile cost what full ones do.
   if (row_tiles * tiling.rows > std::max(2 * rows, 16)) return false;
-  const int ctas = shape.outputs / tiling.outputs * row_tiles * (tiling.split ? shape.segments : 1);
-  return !tiling.split || ctas <= 512;
+  // Narrow tiles are for few rows, wide ones for many.
+  if (tiling.outputs == 64 || tiling.split) return row_tiles <= 2;
+  return rows >= 192;
 }
 
 cudaError_t LinearOnSm90(const LinearSm90Call& call, cudaStream_t stream) {

@@ -20,28 +20,15 @@ __device__ __forceinline__ uint32_t AddressInCta(const void* shared, uint32_t ra
   return address;
 }
 
+// Orders nothing that was written with ordinary stores: with the scope of the cluster it would wait
+// for all of the CTA's memory traffic, a microsecond a time.
 __device__ __forceinline__ void ArriveInCta(Barrier* barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                   AddressInCta(barrier, rank))
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(AddressInCta(barrier, rank))
                : "memory");
 }
 
 __device__ __forceinline__ void StoreInCta(uint32_t address, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
-
-// As Wait, where threads of other CTAs arrive too.
-__device__ __forceinline__ void WaitForCluster(Barrier* barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-        "selp.u32 %0, 1, 0, p;\n\t}"
-        : "=r"(done)
-        : "r"(SharedAddress(barrier)), "r"(parity)
-        : "memory");
-  }
 }
 
 // The box of `map` whose first element is (column, row), zeros where the matrix ends.
@@ -62,6 +49,20 @@ __device__ __forceinline__ void CopyTileToCtas(void* shared, const CUtensorMap* 
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(SharedAddress(shared)),
       "l"(map), "r"(column), "r"(row), "r"(SharedAddress(barrier)), "h"(ctas)
       : "memory");
+}
+
+__device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Lets the next kernel of the stream start, where it was launched so, up to its WaitForKernels.
+__device__ __forceinline__ void AllowNextKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Waits until kernels before this one are done and what they wrote is seen.
+__device__ __forceinline__ void WaitForKernels() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // Transposes an 8x8 matrix of 16-bit elements that is spread over a warp.
