@@ -17,6 +17,23 @@ namespace {
 
 constexpr char kVersion[] = "0.1.0";
 
+// As much work as kTextBytesMax allows, and for the same reason.
+constexpr int kDetokenizeIdsMax = 1 << 18;
+constexpr int kEstimateRequestsMax = 1 << 14;
+
+absl::Status CheckEstimateSize(const v1::EstimateRequest& request) {
+  if (request.requests_size() > kEstimateRequestsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("requests: ", request.requests_size(),
+                                                   " of them, at most ", kEstimateRequestsMax,
+                                                   " in one call"));
+  }
+  size_t text_bytes = 0;
+  for (const v1::GenerateRequest& generate : request.requests()) {
+    text_bytes += generate.prompt_text().size();
+  }
+  return CheckTextBytes(text_bytes, "requests: prompt_text, together");
+}
+
 absl::Status NoTokenizer() {
   return absl::FailedPreconditionError("this gateway has no tokenizer (tokenizer_dir is not set)");
 }
@@ -36,6 +53,7 @@ int64_t Blocks(int64_t tokens, int64_t block_tokens) {
 absl::StatusOr<v1::TokenizeResponse> AnswerTokenize(const text::Tokenizer* tokenizer,
                                                     const v1::TokenizeRequest& request) {
   if (tokenizer == nullptr) return NoTokenizer();
+  LOCKSTEP_RETURN_IF_ERROR(CheckTextBytes(request.text().size(), "text"));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<int32_t> ids,
       tokenizer->Encode(request.text(), {.adds_special_tokens = request.add_special_tokens()}));
@@ -49,6 +67,10 @@ absl::StatusOr<v1::DetokenizeResponse> AnswerDetokenize(
     const v1::DetokenizeRequest& request) {
   if (tokenizer == nullptr) return NoTokenizer();
   LOCKSTEP_ASSIGN_OR_RETURN(const auto limits, cluster.Limits());
+  if (request.ids_size() > kDetokenizeIdsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ids: ", request.ids_size(), " of them, at most ", kDetokenizeIdsMax, " in one call"));
+  }
   LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.ids(), "ids", limits->vocabulary));
   text::IncrementalDetokenizer detokenizer(tokenizer, request.skip_special_tokens());
   v1::DetokenizeResponse response;
@@ -63,6 +85,7 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
                                                     const ClusterView& cluster,
                                                     double tokens_per_second,
                                                     const v1::EstimateRequest& request) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckEstimateSize(request));
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetClusterInfoResponse info, cluster.Info());
   const int64_t block_tokens = std::max<int64_t>(1, info.kv_block_tokens());
   v1::EstimateResponse response;

@@ -14,6 +14,14 @@ constexpr int64_t kSlotsMax = 65536;
 // Answers are cut between samples when they grow beyond this.
 constexpr size_t kPartBytes = size_t{1} << 20;
 
+// What of the stream's options may end a group early; empty when nothing does. Such a group is not
+// shared with a caller who wants the whole answer.
+std::string SelectionOf(v1::GenerateManyOptions options) {
+  if (options.samples_per_group() == 0 && options.groups_total() == 0) return {};
+  options.clear_slots_max();
+  return BodyDigest(options);
+}
+
 }  // namespace
 
 void ManyStreams::Add(std::weak_ptr<GenerateManyHandler> handler) {
@@ -145,9 +153,11 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
   }
   bool wants_samples = false;
   bool is_new = false;
+  std::string selection;
   {
     base::MutexLock lock(&items_mutex_);
     wants_samples = options_.samples_per_group() > 0;
+    selection = SelectionOf(options_);
     is_new = !request_id.empty() && items_.try_emplace(request_id).second;
   }
   if (!is_new) {
@@ -160,7 +170,8 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
     item_scope.deadline =
         std::min(item_scope.deadline, clock_->Now() + absl::Seconds(request.timeout_seconds()));
   }
-  auto generation = starter_->Generate(request.generate(), item_scope, /*credit_tokens=*/-1);
+  auto generation =
+      starter_->Generate(request.generate(), item_scope, /*credit_tokens=*/-1, selection);
   if (!generation.ok()) {
     {
       base::MutexLock lock(&items_mutex_);

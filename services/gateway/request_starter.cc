@@ -40,10 +40,11 @@ rpc::CallScope RequestStarter::ScopeToRun(const rpc::CallScope& call) const {
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
-    const v1::GenerateRequest& request, const rpc::CallScope& scope, int64_t credit_tokens) const {
+    const v1::GenerateRequest& request, const rpc::CallScope& scope, int64_t credit_tokens,
+    const std::string& selection) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
-  return Start(validator_.Generate(request, *limits), BodyDigest(request), limits, scope,
-               credit_tokens);
+  return Start(validator_.Generate(request, *limits), BodyDigest(request) + selection, limits,
+               scope, credit_tokens);
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(

@@ -29,9 +29,12 @@ class RequestStarter {
   rpc::CallScope ScopeToRun(const rpc::CallScope& call) const;
 
   // `credit_tokens` as in Generation::Options. The deadline is the scope's, or the default one.
+  // `selection` is what else decides how the answer ends: requests attach to each other only where
+  // it is equal.
   absl::StatusOr<std::shared_ptr<Generation>> Generate(const v1::GenerateRequest& request,
                                                        const rpc::CallScope& scope,
-                                                       int64_t credit_tokens) const;
+                                                       int64_t credit_tokens,
+                                                       const std::string& selection = {}) const;
   absl::StatusOr<std::shared_ptr<Generation>> Score(const v1::ScoreRequest& request,
                                                     const rpc::CallScope& scope) const;
   // To be called when a generation has ended, before its client is told: what the request held is

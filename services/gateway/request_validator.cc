@@ -157,6 +157,13 @@ absl::Status CheckIds(const google::protobuf::RepeatedField<int64_t>& ids, absl:
   return absl::OkStatus();
 }
 
+absl::Status CheckTextBytes(size_t bytes, absl::string_view field) {
+  if (bytes <= kTextBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", bytes, " bytes of text, at most ",
+                                                 kTextBytesMax,
+                                                 " in one call; larger prompts are sent as ids"));
+}
+
 std::string BodyDigest(const google::protobuf::Message& request) {
   std::string bytes;
   {
@@ -183,6 +190,7 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
       return absl::FailedPreconditionError(
           "prompt_text: this gateway has no tokenizer (tokenizer_dir is not set)");
     }
+    LOCKSTEP_RETURN_IF_ERROR(CheckTextBytes(request.prompt_text().size(), "prompt_text"));
     LOCKSTEP_ASSIGN_OR_RETURN(
         out.prompt_ids, tokenizer_->Encode(request.prompt_text(),
                                            {.adds_special_tokens = request.add_special_tokens()}));

@@ -62,6 +62,12 @@ class RequestValidator {
 absl::Status CheckIds(const google::protobuf::RepeatedField<int64_t>& ids, absl::string_view field,
                       int64_t vocabulary);
 
+// Text that one call may bring. Everything else of the gateway waits while it is tokenised, which
+// takes about a tenth of a second for this much.
+inline constexpr size_t kTextBytesMax = size_t{1} << 20;
+// INVALID_ARGUMENT "<field>: <bytes> bytes, at most <kTextBytesMax>".
+absl::Status CheckTextBytes(size_t bytes, absl::string_view field);
+
 // XXH3-128 of everything in the request that decides its answer; deadline and trace are not in it.
 std::string BodyDigest(const google::protobuf::Message& request);
 

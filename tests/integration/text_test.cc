@@ -20,6 +20,7 @@ using client::ReadIds;
 using testing::CallNow;
 using testing::ClusterHarness;
 using testing::GenerateAll;
+using ::testing::HasSubstr;
 using testing::RolloutStub;
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
@@ -169,6 +170,40 @@ TEST_F(TextTest, StreamsNeverShowPartOfACharacter) {
   }
   EXPECT_GE(checked, 15);
   EXPECT_GE(waited, 15);
+}
+
+TEST_F(TextTest, TextThatWouldHoldUpOthersIsRefusedByItsSize) {
+  constexpr size_t kBytesMax = size_t{1} << 20;
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string(kBytesMax, 'a'));
+  EXPECT_TRUE(CallNow(stub(), &RolloutStub::Tokenize, tokenize).ok());
+  tokenize.mutable_text()->push_back('a');
+  const absl::Status text = CallNow(stub(), &RolloutStub::Tokenize, tokenize).status();
+  EXPECT_EQ(text.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(text.message()), HasSubstr("text: 1048577 bytes"));
+
+  v1::DetokenizeRequest detokenize;
+  detokenize.mutable_ids()->Resize((1 << 18) + 1, 5);
+  const absl::Status ids = CallNow(stub(), &RolloutStub::Detokenize, detokenize).status();
+  EXPECT_EQ(ids.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(ids.message()), HasSubstr("ids: 262145"));
+
+  v1::GenerateRequest generate = Prompt("", 1, 0);
+  generate.set_prompt_text(tokenize.text());
+  const absl::Status prompt = CallNow(stub(), &RolloutStub::Generate, generate).status();
+  EXPECT_EQ(prompt.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(prompt.message()), HasSubstr("prompt_text: 1048577 bytes"));
+
+  v1::EstimateRequest texts;
+  texts.add_requests()->set_prompt_text(std::string(kBytesMax, 'a'));
+  texts.add_requests()->set_prompt_text("a");
+  EXPECT_EQ(CallNow(stub(), &RolloutStub::Estimate, texts).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  v1::EstimateRequest many;
+  for (int i = 0; i <= 1 << 14; ++i) many.add_requests();
+  const absl::Status count = CallNow(stub(), &RolloutStub::Estimate, many).status();
+  EXPECT_EQ(count.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(count.message()), HasSubstr("requests: 16385"));
 }
 
 TEST_F(TextTest, TextBecomesIdsAndComesBack) {
