@@ -68,13 +68,14 @@ struct NoiseArgs {
 };
 cudaError_t Noise(const NoiseArgs& args, cudaStream_t stream);
 
-// The noise of single random words, and the bound that lets the sampler pass over a word; not below
-// the noise.
+// The noise of single random words, and the two tests that let the sampler pass over a word: a
+// bound not below its noise, and a limit not below the complement of any word with so much noise.
 struct NoiseOfWordsArgs {
   const uint32_t* words = nullptr;
   int count = 0;
   float* noise = nullptr;
   float* bounds = nullptr;
+  uint32_t* limits = nullptr;
 };
 cudaError_t NoiseOfWords(const NoiseOfWordsArgs& args, cudaStream_t stream);
 

@@ -35,7 +35,7 @@ cudaError_t Noise(const NoiseArgs& args, cudaStream_t stream) {
 cudaError_t NoiseOfWords(const NoiseOfWordsArgs& args, cudaStream_t stream) {
   if (args.count <= 0) return cudaErrorInvalidValue;
   return LaunchKernel(NoiseOfWordsKernel, NoiseGrid(args.count), dim3(kNoiseThreads), 0, stream,
-                      args.words, args.count, args.noise, args.bounds);
+                      args.words, args.count, args.noise, args.bounds, args.limits);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -45,6 +45,12 @@ cudaError_t LaunchRows(void (*kernel)(Parameters), int rows, int cluster, size_t
       error != cudaSuccess) {
     return error;
   }
+  // As many CTAs beside each other as shared memory holds.
+  if (const cudaError_t error = cudaFuncSetAttribute(
+          entry, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      error != cudaSuccess) {
+    return error;
+  }
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = static_cast<unsigned>(cluster);

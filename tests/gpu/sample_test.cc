@@ -98,7 +98,7 @@ TEST_F(GpuSampleTest, NoiseHasTheContractsBits) {
 }
 
 // Both ends, where the two logarithms bend, and everything between in steps.
-TEST_F(GpuSampleTest, NoiseOfWordsHasTheContractsBitsAndIsBelowItsBound) {
+TEST_F(GpuSampleTest, NoiseOfWordsHasTheContractsBitsAndIsNeverPassedOver) {
   std::vector<uint32_t> words;
   for (uint32_t i = 0; i < 100000; ++i) {
     words.push_back(i);
@@ -109,19 +109,23 @@ TEST_F(GpuSampleTest, NoiseOfWordsHasTheContractsBitsAndIsBelowItsBound) {
   const DeviceArray<uint32_t> device_words(words);
   const DeviceArray<float> noise(words.size());
   const DeviceArray<float> bounds(words.size());
+  const DeviceArray<uint32_t> limits(words.size());
   testing::Must(kernels::cuda::NoiseOfWords({.words = device_words.data(),
                                              .count = static_cast<int>(words.size()),
                                              .noise = noise.data(),
-                                             .bounds = bounds.data()},
+                                             .bounds = bounds.data(),
+                                             .limits = limits.data()},
                                             nullptr));
   const std::vector<float> got = noise.Read();
   const std::vector<float> bound = bounds.Read();
+  const std::vector<uint32_t> limit = limits.Read();
   for (size_t i = 0; i < words.size(); ++i) {
     ASSERT_EQ(std::bit_cast<uint32_t>(got[i]),
               std::bit_cast<uint32_t>(kernels::reference::Gumbel(words[i])))
         << words[i];
     ASSERT_GE(bound[i], got[i]) << words[i];
     ASSERT_TRUE(std::isfinite(bound[i])) << words[i];
+    ASSERT_GE(limit[i], ~words[i]) << words[i];
   }
 }
 

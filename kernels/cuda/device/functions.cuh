@@ -102,6 +102,16 @@ __device__ __forceinline__ float GumbelBound(uint32_t x) {
   return fminf(__fmaf_rn(log2, -0x1.62e43p-1f, 0x1.63p+4f), 64.0f);
 }
 
+// Every x with GumbelNoise(x) >= -distance has ~x up to this: -log(u) >= 1 - u, with a margin of
+// 0.007 in the noise.
+__device__ __forceinline__ uint32_t ComplementLimit(float distance) {
+  float limit;
+  asm("ex2.approx.f32 %0, %1;"
+      : "=f"(limit)
+      : "f"(__fmaf_rn(distance, order::kLog2E, 0x1.0028f6p+5f)));  // 32.01
+  return __float2uint_ru(limit);
+}
+
 // The four random words of ids 4 * quad and following at a position.
 __device__ __forceinline__ std::array<uint32_t, 4> RandomWords(uint64_t seed, uint32_t position,
                                                                uint32_t quad) {

@@ -172,6 +172,18 @@ class Draw {
                              value_(z.w, id + 3)};
     const std::array<uint32_t, 4> words = RandomWords(
         params_.sub_seed, static_cast<uint32_t>(params_.position), static_cast<uint32_t>(id) / 4);
+    const float largest = fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]));
+    const uint32_t least = ~max(max(words[0], words[1]), max(words[2], words[3]));
+    // Nearly always all four are out of reach. In greater numbers the margin is lost in roundings.
+    const bool hopeless = fabsf(bound_) < 0x1p15f && least > ComplementLimit(largest - bound_);
+    if (!hopeless) Look(id, values, words);
+    if (__all_sync(0xFFFFFFFF, hopeless)) return;
+    bound_ = LogitOfKey(__reduce_max_sync(0xFFFFFFFF, KeyOf(bound_)));
+  }
+
+  // Adds noise to those of four ids that can beat what is known.
+  __device__ __forceinline__ void Look(int id, const float (&values)[4],
+                                       const std::array<uint32_t, 4>& words) {
     float bounds[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) bounds[i] = values[i] + GumbelBound(words[i]);
@@ -189,7 +201,7 @@ class Draw {
         word = words[i];
         best = i;
       }
-      if (!(bound >= bound_) || bound == -kInfinity) break;
+      if (!(bound >= bound_) || bound == -kInfinity) return;
       const float noisy = value + GumbelNoise(word);
       best_ = max(best_, DrawnOf(noisy, id + best));
       bound_ = fmaxf(bound_, noisy);
@@ -198,8 +210,6 @@ class Draw {
         if (i == best) bounds[i] = -kInfinity;
       }
     }
-    __syncwarp();
-    bound_ = LogitOfKey(__reduce_max_sync(0xFFFFFFFF, KeyOf(bound_)));
   }
 
   const RowPart& part_;
@@ -322,12 +332,14 @@ __global__ void NoiseKernel(uint64_t sub_seed, uint32_t position, int vocabulary
   }
 }
 
-// The noise of single words.
-__global__ void NoiseOfWordsKernel(const uint32_t* words, int count, float* noise, float* bounds) {
+// The noise of single words, and what lets a draw pass over them.
+__global__ void NoiseOfWordsKernel(const uint32_t* words, int count, float* noise, float* bounds,
+                                   uint32_t* limits) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   noise[i] = GumbelNoise(words[i]);
   bounds[i] = GumbelBound(words[i]);
+  limits[i] = ComplementLimit(-noise[i]);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -126,11 +126,22 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
   for (int i = 0; i < kEach; ++i) {
     const int bin = thread * kEach + i;
     if (bin >= kBins) continue;
-    for (int rank = 0; rank < CtasInCluster(); ++rank) {
-      const SelectTable& part_table = *RemoteShared(&table, rank);
 #pragma unroll
-      for (int limb = 0; limb < kLimbs; ++limb) {
-        mine[i] += static_cast<Weight>(part_table.bins[limb][bin]) << (16 * limb);
+    for (int limb = 0; limb < kLimbs; ++limb) {
+      // Loads of eight CTAs on their way at once.
+      for (int first = 0; first < CtasInCluster(); first += 8) {
+        uint32_t parts[8];
+#pragma unroll
+        for (int rank = 0; rank < 8; ++rank) {
+          parts[rank] = 0;
+          if (first + rank < CtasInCluster()) {
+            parts[rank] = RemoteShared(&table, first + rank)->bins[limb][bin];
+          }
+        }
+#pragma unroll
+        for (int rank = 0; rank < 8; ++rank) {
+          mine[i] += static_cast<Weight>(parts[rank]) << (16 * limb);
+        }
       }
     }
     sum += mine[i];
@@ -182,18 +193,27 @@ __device__ bool CutOfFew(const RowPart& part, SelectShared& shared, int turn, co
   }
   SyncCluster();  // Lists of all CTAs are there, and nobody reads the turn's before any more.
   FewEntry* const few = shared.tables[(turn + 1) % 2].few;
-  int total = 0;
-  FewEntry mine{};
-  for (int rank = 0; rank < CtasInCluster(); ++rank) {
-    const auto& part_list = *RemoteShared(&list, rank);
-    const int count = static_cast<int>(part_list.count);
-    if (thread >= total && thread < total + count && count <= kFewMax) {
-      mine.order = part_list.order[thread - total];
-    }
-    total += count;
+  // Lane r of every warp knows the list of rank r.
+  const int lane = thread % 32;
+  int end = lane < CtasInCluster() ? static_cast<int>(RemoteShared(&list, lane)->count) : 0;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFF, end, step);
+    if (lane >= step) end += other;
   }
+  const int total = __shfl_sync(0xFFFFFFFF, end, 31);
   if (total > kFewMax) return false;
+  FewEntry mine{};
+  int rank = 0;
+  int begin = 0;
+  for (int r = 0; r < CtasInCluster(); ++r) {
+    const int end_of_rank = __shfl_sync(0xFFFFFFFF, end, r);
+    if (thread < end_of_rank) continue;
+    rank = r + 1;
+    begin = end_of_rank;
+  }
   if (thread < total) {
+    mine.order = RemoteShared(&list, rank)->order[thread - begin];
     mine.weight = weight_of(LogitOfKey(static_cast<uint32_t>(mine.order >> 32)));
     few[thread] = mine;
   }

@@ -113,7 +113,8 @@ __device__ __forceinline__ PartSummary SummaryOfRow(PartSummary mine, PartSummar
 // RN(z / temperature); what overflows becomes the largest finite number of its sign, a zero
 // positive. Temperature 1 changes nothing but zeros.
 __device__ __forceinline__ float Scaled(float z, float temperature) {
-  float q = (temperature == 1.0f ? z : __fdiv_rn(z, temperature)) + 0.0f;
+  if (temperature == 1.0f) return z + 0.0f;
+  float q = __fdiv_rn(z, temperature) + 0.0f;
   if (q > kHighest) q = kHighest;
   if (q < -kHighest && z >= -kHighest) q = -kHighest;
   return q;
