@@ -9,8 +9,8 @@ namespace lockstep::rpc {
 //
 // Half of them are put to sleep, all but one on machines of up to seven cores. gRPC 1.51 starts
 // half as many as there are cores, at least two, without a setting; whoever polls wakes the next
-// one before it works, so that a message of a quiet stream costs five thread switches instead of
-// one and takes twice as long (docs/decisions/0015-few-callback-threads.md).
+// one before it works, so that every message costs thread switches that one thread does not need
+// (docs/decisions/0015-few-callback-threads.md).
 //
 // Also keeps Abseil from recording in which order gRPC takes its locks. Debian builds Abseil with
 // assertions, and so with a deadlock detector: a graph of all locks that grows with the calls
