@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
 #include "kernels/cuda/linear/linear_kernels.h"
 
 // What follows the products of a row-parallel layer: T over the segments, bias, one rounding, then
@@ -82,7 +81,6 @@ __device__ __forceinline__ void CombineFour(const LinearCombineParameters& p, si
 
 template <int kSegments>
 __global__ void LinearCombineKernel(LinearCombineParameters p) {
-  WaitForKernels();
   const size_t fours = static_cast<size_t>(p.outputs) / 4;
   const size_t count = static_cast<size_t>(p.rows) * fours;
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;

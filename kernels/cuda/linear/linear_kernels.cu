@@ -18,22 +18,6 @@ unsigned Ctas(size_t items) {
       std::clamp<size_t>((items + kThreads - 1) / kThreads, 1, size_t{132} * 16));
 }
 
-// It is ready to run when the product ahead of it ends.
-cudaError_t LaunchCombine(void (*kernel)(LinearCombineParameters),
-                          const LinearCombineParameters& parameters, cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(
-      Ctas(static_cast<size_t>(parameters.rows) * static_cast<size_t>(parameters.outputs) / 4));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, parameters);
-}
-
 }  // namespace
 
 cudaError_t LinearReference(const ReferenceCall& call, cudaStream_t stream) {
@@ -74,16 +58,23 @@ cudaError_t LinearCombine(const CombineCall& call, cudaStream_t stream) {
                                            .rows = call.rows,
                                            .outputs = shape.outputs,
                                            .accumulate = call.accumulate};
+  const unsigned grid =
+      Ctas(static_cast<size_t>(call.rows) * static_cast<size_t>(shape.outputs) / 4);
   switch (shape.segments) {
     case 1:
-      return LaunchCombine(LinearCombineKernel<1>, parameters, stream);
+      LinearCombineKernel<1><<<grid, kThreads, 0, stream>>>(parameters);
+      break;
     case 2:
-      return LaunchCombine(LinearCombineKernel<2>, parameters, stream);
+      LinearCombineKernel<2><<<grid, kThreads, 0, stream>>>(parameters);
+      break;
     case 4:
-      return LaunchCombine(LinearCombineKernel<4>, parameters, stream);
-    default:
-      return LaunchCombine(LinearCombineKernel<8>, parameters, stream);
+      LinearCombineKernel<4><<<grid, kThreads, 0, stream>>>(parameters);
+      break;
+    case 8:
+      LinearCombineKernel<8><<<grid, kThreads, 0, stream>>>(parameters);
+      break;
   }
+  return cudaGetLastError();
 }
 
 }  // namespace lockstep::kernels::cuda
