@@ -35,9 +35,10 @@ namespace {
 
 constexpr int kTriesMax = 60;
 constexpr int64_t kChunkTokens = 256;
-// How many tokens before the kill the load begins, and how much it is: some twenty chunks.
-constexpr int64_t kLoadTokens = 4;
-constexpr size_t kLoadPrompts = 4;
+// How many tokens before the wanted position the load begins, since it takes a while to arrive, and
+// how much it is: some forty chunks. From then on a token takes far longer than the way of a kill.
+constexpr int64_t kLoadTokens = 40;
+constexpr size_t kLoadPrompts = 8;
 constexpr int64_t kLoadPromptTokens = 1500;
 constexpr char kChunks[] = "lockstep_worker_prefill_chunks_total";
 
@@ -105,7 +106,8 @@ class KillPointsTest : public ::testing::Test {
               const std::set<int64_t>& hits) {
     int64_t aim = wanted;
     for (int attempt = 0; attempt < kTriesMax; ++attempt) {
-      const std::optional<int64_t> moved = KillOnce(request, quiet, aim);
+      const std::optional<int64_t> moved =
+          KillOnce(request, quiet, aim, std::max<int64_t>(1, wanted - kLoadTokens));
       if (HasFailure()) return;
       if (moved.has_value() && hits.contains(*moved)) return;
       // Late is also who came when all was over.
@@ -115,9 +117,10 @@ class KillPointsTest : public ::testing::Test {
     FAIL() << "no kill hit position " << wanted << " in " << kTriesMax << " tries";
   }
 
-  // Kills when the client has seen `aim` tokens; where the sequence moved.
-  std::optional<int64_t> KillOnce(v1::GenerateRequest request, const v1::Sample& quiet,
-                                  int64_t aim) {
+  // Loads the worker when the client has seen `load_at` tokens and kills it at `aim`; where the
+  // sequence moved.
+  std::optional<int64_t> KillOnce(v1::GenerateRequest request, const v1::Sample& quiet, int64_t aim,
+                                  int64_t load_at) {
     request.set_request_id(absl::StrCat("kill-", ++requests_));
     SCOPED_TRACE(absl::StrCat("kill after ", aim, " tokens of \"", request.prompt_text(), "\""));
     const std::string worker = quiet.usage().worker_id();
@@ -129,7 +132,7 @@ class KillPointsTest : public ::testing::Test {
     const StreamRecord record =
         ReadStream(&cluster_->client(), request, [&](size_t tokens, const std::string&) {
           const int64_t seen = static_cast<int64_t>(tokens);
-          if (load == nullptr && seen >= aim - kLoadTokens) load = StartLoad(request);
+          if (load == nullptr && seen >= load_at) load = StartLoad(request);
           if (killed || seen < aim) return;
           killed = true;
           cluster_->Signal(worker, SIGKILL);
