@@ -232,10 +232,10 @@ TEST_F(KillPointsTest, DuringThePrefillOfALongPrompt) {
   }
 }
 
-TEST_F(KillPointsTest, RightAfterTheFirstToken) {
+TEST_F(KillPointsTest, AmongTheFirstTokens) {
   for (const char* prompt : {"Tell me a story:", "Say it with emoji:", "12+34*2="}) {
     const v1::GenerateRequest request = Request(prompt, 60);
-    KillAt(request, Quiet(request).sample, 1, {1, 2, 3});
+    KillAt(request, Quiet(request).sample, 1, {1, 2, 3, 4, 5, 6});
   }
 }
 
