@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,5 +16,11 @@ struct HostTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
 };
+
+inline size_t ElementCount(const HostTensor& tensor) {
+  size_t count = 1;
+  for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
+  return count;
+}
 
 }  // namespace lockstep::kernels

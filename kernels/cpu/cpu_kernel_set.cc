@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "kernels/cpu/bf16.h"
+#include "kernels/api/bf16.h"
 #include "kernels/cpu/cpu_kv_cache.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/packed_linear.h"
@@ -82,12 +82,6 @@ class CpuKernelSet final : public KernelSet {
   Scratch scratch_;
   OpContext context_;
 };
-
-size_t ElementCount(const HostTensor& tensor) {
-  size_t count = 1;
-  for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
-  return count;
-}
 
 absl::StatusOr<Buffer> CpuKernelSet::UploadTable(const HostTensor& table) {
   if (table.dtype == DType::kI32) {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "kernels/cpu/bf16.h"
+#include "kernels/api/bf16.h"
 #include "kernels/cpu/scratch.h"
 
 namespace lockstep::kernels::cpu {

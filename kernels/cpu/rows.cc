@@ -1,7 +1,7 @@
 // Embedding and GatherRows: copies of rows, no arithmetic but the exact widening of bf16.
 #include <cstring>
 
-#include "kernels/cpu/bf16.h"
+#include "kernels/api/bf16.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/row_parts.h"
 

@@ -1,46 +1,29 @@
 #include "kernels/cuda/backend/cuda_weights.h"
 
-#include <bit>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/bf16.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-size_t CountOf(const HostTensor& tensor) {
-  size_t count = 1;
-  for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
-  return count;
-}
-
-// Round to nearest even; checkpoints hold finite values only.
-uint16_t Bf16Of(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 std::vector<uint16_t> RoundedToBf16(const HostTensor& tensor) {
-  std::vector<uint16_t> rounded(CountOf(tensor));
+  std::vector<uint16_t> rounded(ElementCount(tensor));
   for (size_t i = 0; i < rounded.size(); ++i) {
-    float value;  // Mapped checkpoints are not aligned.
-    std::memcpy(&value, static_cast<const char*>(tensor.data) + i * sizeof value, sizeof value);
-    rounded[i] = Bf16Of(value);
+    rounded[i] = Bf16OfFloat(LoadElement(tensor.data, tensor.dtype, i));
   }
   return rounded;
 }
 
 std::vector<float> WidenedToF32(const HostTensor& tensor) {
-  std::vector<float> widened(CountOf(tensor));
+  std::vector<float> widened(ElementCount(tensor));
   for (size_t i = 0; i < widened.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, static_cast<const char*>(tensor.data) + i * sizeof bits, sizeof bits);
-    widened[i] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+    widened[i] = LoadElement(tensor.data, tensor.dtype, i);
   }
   return widened;
 }
@@ -55,12 +38,12 @@ absl::Status CopyToDevice(void* device, const void* host, size_t bytes, cudaStre
 
 absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, cudaStream_t stream) {
   size_t count = 0;
-  for (const HostTensor& tensor : tensors) count += CountOf(tensor);
+  for (const HostTensor& tensor : tensors) count += ElementCount(tensor);
   LOCKSTEP_ASSIGN_OR_RETURN(Buffer buffer,
                             AllocateDevice(count * sizeof(uint16_t), tensors.front().name));
   uint16_t* target = buffer.as<uint16_t>();
   for (const HostTensor& tensor : tensors) {
-    const size_t elements = CountOf(tensor);
+    const size_t elements = ElementCount(tensor);
     const size_t bytes = elements * sizeof(uint16_t);
     if (tensor.dtype == DType::kBf16) {
       LOCKSTEP_RETURN_IF_ERROR(CopyToDevice(target, tensor.data, bytes, stream));
@@ -74,7 +57,7 @@ absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, cudaStrea
 }
 
 absl::StatusOr<Buffer> UploadF32(const HostTensor& tensor, cudaStream_t stream) {
-  const size_t bytes = CountOf(tensor) * sizeof(float);
+  const size_t bytes = ElementCount(tensor) * sizeof(float);
   LOCKSTEP_ASSIGN_OR_RETURN(Buffer buffer, AllocateDevice(bytes, tensor.name));
   if (tensor.dtype == DType::kF32) {
     LOCKSTEP_RETURN_IF_ERROR(CopyToDevice(buffer.as<void>(), tensor.data, bytes, stream));

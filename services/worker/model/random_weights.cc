@@ -1,7 +1,6 @@
 #include "services/worker/model/random_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <span>
 #include <string_view>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/api/bf16.h"
 
 namespace lockstep::worker {
 namespace {
@@ -67,23 +67,17 @@ constexpr int32_t DrawInteger(uint64_t key, uint64_t index) {
   return sum - 2 * 0xffff;
 }
 
-// Round to nearest even; the values are finite.
-constexpr uint16_t Bf16Of(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 void DrawPart(uint64_t key, const Scale& scale, size_t begin, std::span<uint16_t> out) {
   const float unit = scale.deviation * (std::sqrt(3.0f) / 65536);
   for (size_t i = 0; i < out.size(); ++i) {
     const float drawn = static_cast<float>(DrawInteger(key, begin + i)) * unit + scale.mean;
-    out[i] = Bf16Of(drawn);
+    out[i] = kernels::Bf16OfFloat(drawn);
   }
   if (scale.outlier == 1) return;
   for (size_t i = 0; i < out.size(); ++i) {
     if ((begin + i) % kOutlierPeriod != kOutlierOffset) continue;
     const float drawn = static_cast<float>(DrawInteger(key, begin + i)) * unit + scale.mean;
-    out[i] = Bf16Of(drawn * scale.outlier);
+    out[i] = kernels::Bf16OfFloat(drawn * scale.outlier);
   }
 }
 
@@ -111,17 +105,17 @@ bool RandomWeights::Has(const std::string& name) const {
 
 absl::StatusOr<kernels::HostTensor> RandomWeights::Take(const std::string& name,
                                                         const std::vector<int64_t>& shape) {
-  size_t count = 1;
-  for (const int64_t extent : shape) count *= static_cast<size_t>(extent);
+  kernels::HostTensor tensor = {.name = name, .dtype = kernels::DType::kBf16, .shape = shape};
   base::Hasher key;
   const base::Digest128 digest = key.Number(seed_).Bytes(name).Finish();
-  std::vector<uint16_t> values = Draw(digest.low, ScaleOf(config_, name, shape), count);
+  std::vector<uint16_t> values =
+      Draw(digest.low, ScaleOf(config_, name, shape), kernels::ElementCount(tensor));
   base::Hasher hasher;
   hasher.Bytes(name).Bytes("BF16").Array(std::span<const int64_t>(shape));
   digests_[name] = hasher.Array(std::span<const uint16_t>(values)).Finish();
   taken_.push_back(std::move(values));
-  return kernels::HostTensor{
-      .name = name, .data = taken_.back().data(), .dtype = kernels::DType::kBf16, .shape = shape};
+  tensor.data = taken_.back().data();
+  return tensor;
 }
 
 absl::Status RandomWeights::TakeCopy(const std::string& name, const std::string& original) {
