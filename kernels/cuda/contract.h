@@ -2,8 +2,11 @@
 
 #include <cstdint>
 
-// Constants of contract version 1 on the CUDA backend. Every one of them decides bits.
+// Constants of the contract on the CUDA backend. Every one of them decides bits.
 namespace lockstep::kernels::cuda {
+
+// Bumped by any change of a canonical order.
+inline constexpr int kContractVersion = 1;
 
 // Keys that share one update of the running maximum (docs/decisions/0014).
 inline constexpr int kKvBlock = 128;

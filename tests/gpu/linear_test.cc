@@ -12,6 +12,8 @@
 #include "kernels/cuda/linear/linear_audit.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/cuda/linear/timed_graph.h"
+#include "kernels/cuda/runtime/stream.h"
 #include "kernels/order/tree.h"
 #include "tests/gpu/bit_flip.h"
 #include "tests/gpu/gpu_test.h"

@@ -5,7 +5,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/kernels/cuda/attention_data.h"
+#include "bench/kernels/cuda/device_bench.h"
 #include "tests/gpu/gpu_test.h"
 
 namespace lockstep::bench {
@@ -159,14 +159,5 @@ void RegisterAll() {
 }  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
-  if (const std::string reason = lockstep::testing::WhyNoDevice(); !reason.empty()) {
-    std::fprintf(stderr, "%s\n", reason.c_str());
-    return 1;
-  }
-  lockstep::bench::RegisterAll();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return lockstep::bench::RunDeviceBench(argc, argv, lockstep::bench::RegisterAll);
 }

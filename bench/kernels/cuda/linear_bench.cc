@@ -20,6 +20,7 @@
 #include "kernels/cuda/linear/certifier.h"
 #include "kernels/cuda/linear/linear_plan.h"
 #include "kernels/cuda/linear/linear_timing.h"
+#include "kernels/cuda/runtime/stream.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/linear_rig.h"
 

@@ -4,12 +4,12 @@
 // an op's rows fill one; small batches find their inputs in the cache, as in a step of a model.
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/kernels/cuda/device_bench.h"
 #include "kernels/cuda/row_ops.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/test_streams.h"
@@ -336,14 +336,5 @@ void RegisterAll() {
 }  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
-  if (const std::string reason = lockstep::testing::WhyNoDevice(); !reason.empty()) {
-    std::fprintf(stderr, "%s\n", reason.c_str());
-    return 1;
-  }
-  lockstep::bench::RegisterAll();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return lockstep::bench::RunDeviceBench(argc, argv, lockstep::bench::RegisterAll);
 }

@@ -19,12 +19,12 @@
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
+#include "kernels/cuda/runtime/stream.h"
 #include "kernels/order/rope_table.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kContractVersion = 1;
 constexpr int kDevice = 0;        // Current on every thread of a process.
 constexpr int kComputeMajor = 9;  // sm_90a code runs on no other generation.
 

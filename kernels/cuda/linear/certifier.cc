@@ -9,6 +9,7 @@
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/linear_sm90.h"
 #include "kernels/cuda/linear/linear_timing.h"
+#include "kernels/cuda/linear/timed_graph.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/linear/certificate.h"
 #include "kernels/cuda/linear/linear_rung.h"
-#include "kernels/cuda/linear/timed_graph.h"
+#include "kernels/cuda/runtime/stream.h"
 
 namespace lockstep::kernels::cuda {
 

@@ -18,13 +18,6 @@ absl::StatusOr<Event> CreateEvent() {
 
 }  // namespace
 
-absl::StatusOr<Stream> CreateStream() {
-  cudaStream_t stream = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"));
-  return Stream(stream);
-}
-
 absl::StatusOr<TimedGraph> TimedGraph::Capture(int turns, const Turn& turn, cudaStream_t stream) {
   TimedGraph timed;
   timed.turns_ = turns;

@@ -11,12 +11,6 @@
 
 namespace lockstep::kernels::cuda {
 
-struct StreamDeleter {
-  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
-};
-using Stream = std::unique_ptr<CUstream_st, StreamDeleter>;
-absl::StatusOr<Stream> CreateStream();
-
 struct EventDeleter {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
