@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -17,6 +16,7 @@
 #include "tests/support/cluster_harness.h"
 #include "tests/support/handmade_tokenizer.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +27,7 @@ using testing::ClusterHarness;
 using testing::GenerateAll;
 using testing::GenerateQuietly;
 using testing::RolloutStub;
+using testing::SharedClusterTest;
 
 v1::GenerateRequest Story(uint64_t seed, int64_t tokens) {
   v1::GenerateRequest request;
@@ -53,21 +54,17 @@ ClusterHarness::Options Options(int workers) {
           .lease_seconds = 5};
 }
 
-class DeterminismTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    cluster_ =
-        std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = "deploy/demo-model",
-                                                                 .kv_bytes = int64_t{96} << 20,
-                                                                 .sequences_max = 320,
-                                                                 .chunk_tokens = 4096,
-                                                                 .lease_seconds = 5});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
+class DeterminismTest : public SharedClusterTest<DeterminismTest> {
+ public:
+  static ClusterHarness::Options ClusterOptions() {
+    return {.model = "deploy/demo-model",
+            .kv_bytes = int64_t{96} << 20,
+            .sequences_max = 320,
+            .chunk_tokens = 4096,
+            .lease_seconds = 5};
   }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static RolloutStub* stub() { return cluster_->stub(); }
 
+ protected:
   // The most sequences that one step of any worker held so far.
   static double LargestBatch() {
     constexpr char kName[] = "lockstep_worker_batch_sequences_max";
@@ -83,10 +80,7 @@ class DeterminismTest : public ::testing::Test {
       EXPECT_EQ(Bits(*actual[i]), Bits(*expected[i])) << i;
     }
   }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
 };
-std::unique_ptr<ClusterHarness> DeterminismTest::cluster_;
 
 TEST_F(DeterminismTest, RoundsInRandomOrderOfArrivalGiveTheSameBits) {
   std::vector<v1::GenerateRequest> requests;

@@ -3,37 +3,23 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
 
 using testing::CallNow;
-using testing::ClusterHarness;
 using ::testing::HasSubstr;
 using testing::RolloutStub;
+using testing::SharedClusterTest;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-class EstimateTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    cluster_ =
-        std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = "deploy/demo-model"});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static RolloutStub* stub() { return cluster_->stub(); }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
-};
-std::unique_ptr<ClusterHarness> EstimateTest::cluster_;
+class EstimateTest : public SharedClusterTest<EstimateTest> {};
 
 TEST_F(EstimateTest, TellsWhatFitsAndWhatItTakes) {
   const auto info = CallNow(stub(), &RolloutStub::GetServerInfo, {});

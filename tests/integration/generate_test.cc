@@ -4,21 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
 
 using testing::Bits;
-using testing::ClusterHarness;
-
-constexpr char kDemoModel[] = "deploy/demo-model";
+using testing::SharedClusterTest;
 
 absl::StatusOr<v1::GenerateResponse> Generate(testing::RolloutStub* stub,
                                               const v1::GenerateRequest& request) {
@@ -33,19 +30,7 @@ v1::GenerateRequest Arithmetic(const std::string& prompt) {
   return request;
 }
 
-class GenerateTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    cluster_ = std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = kDemoModel});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static v1::RolloutService::StubInterface* stub() { return cluster_->stub(); }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
-};
-std::unique_ptr<ClusterHarness> GenerateTest::cluster_;
+class GenerateTest : public SharedClusterTest<GenerateTest> {};
 
 TEST_F(GenerateTest, AnswersWithTokensLogprobsTextAndReceipt) {
   const auto response = Generate(stub(), Arithmetic("12+34*2="));

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "services/worker/model/safetensors.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 #include "tests/support/tolerance.h"
 
 namespace lockstep {
@@ -29,6 +29,7 @@ using testing::GenerateAll;
 using testing::GenerateCalls;
 using testing::kUnitRoundoff;
 using testing::RolloutStub;
+using testing::SharedClusterTest;
 
 constexpr char kModel[] = "deploy/demo-model";
 constexpr size_t kVocabulary = 512;
@@ -122,16 +123,8 @@ std::vector<float> RowAt(const std::vector<float>& rows, size_t at) {
   return {begin, begin + kVocabulary};
 }
 
-class LogprobsTest : public ::testing::Test {
+class LogprobsTest : public SharedClusterTest<LogprobsTest> {
  protected:
-  static void SetUpTestSuite() {
-    cluster_ = std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = kModel});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static RolloutStub* stub() { return cluster_->stub(); }
-
   static v1::Sample Generate(const v1::GenerateRequest& request) {
     const auto answer = GenerateAll(stub(), {request})[0];
     EXPECT_TRUE(answer.ok()) << answer.status();
@@ -157,10 +150,7 @@ class LogprobsTest : public ::testing::Test {
     request.mutable_logprobs()->set_entropy(true);
     return request;
   }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
 };
-std::unique_ptr<ClusterHarness> LogprobsTest::cluster_;
 
 TEST_F(LogprobsTest, ScaledIsTheLogSoftmaxOfTheWholeRowOverTheTemperature) {
   const double logit_max = LargestLogit();

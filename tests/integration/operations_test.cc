@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "services/client/arrays.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +23,7 @@ using testing::ClusterHarness;
 using testing::GenerateAll;
 using testing::GenerateCalls;
 using testing::RolloutStub;
+using testing::SharedClusterTest;
 
 v1::GenerateRequest Request(uint64_t seed, int64_t tokens) {
   v1::GenerateRequest request;
@@ -33,17 +34,13 @@ v1::GenerateRequest Request(uint64_t seed, int64_t tokens) {
   return request;
 }
 
-class OperationsTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    cluster_ = std::make_unique<ClusterHarness>(
-        ClusterHarness::Options{.model = "deploy/demo-model", .orphan_grace_seconds = 0.2});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
+class OperationsTest : public SharedClusterTest<OperationsTest> {
+ public:
+  static ClusterHarness::Options ClusterOptions() {
+    return {.model = "deploy/demo-model", .orphan_grace_seconds = 0.2};
   }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static RolloutStub* stub() { return cluster_->stub(); }
 
+ protected:
   static double OnWorkers(const std::string& metric) {
     return cluster_->WorkerMetric(0, metric) + cluster_->WorkerMetric(1, metric);
   }
@@ -82,10 +79,7 @@ class OperationsTest : public ::testing::Test {
     const auto resumed = CallNow(stub(), &RolloutStub::Resume, {});
     ASSERT_TRUE(resumed.ok()) << resumed.status();
   }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
 };
-std::unique_ptr<ClusterHarness> OperationsTest::cluster_;
 
 TEST_F(OperationsTest, AbortFreesSlotAndKvWithinAStep) {
   v1::GenerateRequest request = Request(1, 3000);

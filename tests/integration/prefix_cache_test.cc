@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "services/client/arrays.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
@@ -19,6 +19,7 @@ using testing::ClusterHarness;
 using testing::GenerateAll;
 using testing::GenerateQuietly;
 using testing::RolloutStub;
+using testing::SharedClusterTest;
 
 constexpr int64_t kSplit = 256;
 
@@ -39,18 +40,14 @@ v1::GenerateRequest Request(const std::vector<int64_t>& ids) {
   return request;
 }
 
-class PrefixCacheTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
+class PrefixCacheTest : public SharedClusterTest<PrefixCacheTest> {
+ public:
+  static ClusterHarness::Options ClusterOptions() {
     // One worker: a hit depends on nothing but the cache.
-    cluster_ = std::make_unique<ClusterHarness>(
-        ClusterHarness::Options{.model = "deploy/demo-model", .workers = 1});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
+    return {.model = "deploy/demo-model", .workers = 1};
   }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static RolloutStub* stub() { return cluster_->stub(); }
 
+ protected:
   static int64_t BlockTokens() {
     return CallNow(stub(), &RolloutStub::GetServerInfo, {})->fingerprint().kv_block_tokens();
   }
@@ -67,10 +64,7 @@ class PrefixCacheTest : public ::testing::Test {
     if (bits != nullptr) *bits = Bits(*answer);
     return answer->samples(0).usage().cached_tokens();
   }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
 };
-std::unique_ptr<ClusterHarness> PrefixCacheTest::cluster_;
 
 TEST_F(PrefixCacheTest, ColdWarmAndCutAroundBlockAndSplitGiveTheSameBits) {
   const int64_t block = BlockTokens();

@@ -3,30 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
 
 using testing::Bits;
-using testing::ClusterHarness;
 using testing::GenerateAll;
+using testing::SharedClusterTest;
 
-class ResumeTest : public ::testing::Test {
+class ResumeTest : public SharedClusterTest<ResumeTest> {
  protected:
-  static void SetUpTestSuite() {
-    cluster_ =
-        std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = "deploy/demo-model"});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  static void TearDownTestSuite() { cluster_.reset(); }
-
   // Runs `request` whole, then once for every number of given tokens.
   static void ExpectEqualFromEveryPosition(v1::GenerateRequest request) {
     const auto whole = GenerateAll(cluster_->stub(), {request})[0];
@@ -56,10 +47,7 @@ class ResumeTest : public ::testing::Test {
     request.mutable_stop()->set_max_new_tokens(200);
     return request;
   }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
 };
-std::unique_ptr<ClusterHarness> ResumeTest::cluster_;
 
 TEST_F(ResumeTest, InsideMultiByteCharacters) {
   v1::GenerateRequest request = Request("Say it with emoji:");

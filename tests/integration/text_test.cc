@@ -4,24 +4,23 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/client/arrays.h"
-#include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
+#include "tests/support/shared_cluster_test.h"
 
 namespace lockstep {
 namespace {
 
 using client::ReadIds;
 using testing::CallNow;
-using testing::ClusterHarness;
 using testing::GenerateAll;
 using ::testing::HasSubstr;
 using testing::RolloutStub;
+using testing::SharedClusterTest;
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
@@ -34,17 +33,8 @@ v1::GenerateRequest Prompt(const std::string& text, uint64_t seed, int64_t token
   return request;
 }
 
-class TextTest : public ::testing::Test {
+class TextTest : public SharedClusterTest<TextTest> {
  protected:
-  static void SetUpTestSuite() {
-    cluster_ =
-        std::make_unique<ClusterHarness>(ClusterHarness::Options{.model = "deploy/demo-model"});
-    const absl::Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  static void TearDownTestSuite() { cluster_.reset(); }
-  static RolloutStub* stub() { return cluster_->stub(); }
-
   static v1::Sample Generate(const v1::GenerateRequest& request) {
     const auto answer = GenerateAll(stub(), {request})[0];
     EXPECT_TRUE(answer.ok()) << answer.status();
@@ -63,10 +53,7 @@ class TextTest : public ::testing::Test {
     ids.resize(tokens);
     return Detokenize(ids).text();
   }
-
-  static std::unique_ptr<ClusterHarness> cluster_;
 };
-std::unique_ptr<ClusterHarness> TextTest::cluster_;
 
 TEST_F(TextTest, StopStringsAcrossTokensCutTextAndKeepTheTokenThatCompletedThem) {
   const v1::Sample whole = Generate(Prompt("Tell me a story:", 1, 120));
