@@ -8,17 +8,18 @@ import transformers
 transformers.utils.logging.disable_progress_bar()
 
 POSITIONS = 4096
-SHAPES = {
-    "qwen3-small": {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
-                    "intermediate_size": 3072, "tie_word_embeddings": True},
-    "qwen3-8b-6-layers": {"hidden_size": 4096, "num_hidden_layers": 6, "num_attention_heads": 32,
-                          "intermediate_size": 12288, "tie_word_embeddings": False},
-}
+_SMALL = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+          "intermediate_size": 3072, "tie_word_embeddings": True}
+_8B = {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
+       "intermediate_size": 12288, "tie_word_embeddings": False}
+SHAPES = {"qwen3-small": _SMALL, "qwen3-8b": _8B,
+          "qwen3-8b-6-layers": {**_8B, "num_hidden_layers": 6}}
 # Mean of q_norm and k_norm, and a factor of every 256th channel of the other norms. Peaked weights
 # exercise what default initialisation leaves idle, maxima that move and channels that stand out,
 # but make so chaotic a model that bf16 says little of fp32; even ones do not.
 WEIGHTS = {"peaked": (4.0, 20.0), "even": (1.0, 1.0)}
-MODELS = tuple(f"{shape}-{weights}" for shape in SHAPES for weights in WEIGHTS)
+# A shape of SHAPES and a kind of WEIGHTS.
+MODELS = ("qwen3-small-peaked", "qwen3-small-even", "qwen3-8b-6-layers-peaked", "qwen3-8b-even")
 
 _LOGIT_DEVIATION = 3.0
 _OUTLIER_PERIOD, _OUTLIER_OFFSET = 256, 37
@@ -45,7 +46,7 @@ def _draw(name, parameter, config, weights, generator):
 
 
 def make(name, directory, seed):
-    """Writes the checkpoint of one of MODELS and returns its configuration."""
+    """Writes a checkpoint, by a name like those in MODELS, and returns its configuration."""
     shape, _, weights = name.rpartition("-")
     config = transformers.Qwen3Config(
         vocab_size=151936, num_key_value_heads=8, head_dim=128, rms_norm_eps=1e-6,

@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import itertools
 import random
+import statistics
 from collections import namedtuple
 
 import torch
@@ -19,9 +21,12 @@ NEW_TOKENS = 48
 TEMPERATURE = 0.8  # parity_engine's.
 # Both sides of blocks and splits; answers to 1000 and 2030 tokens run over the end of a split.
 PROMPT_LENGTHS = (1, 17, 129, 640, 1000, 1537, 2030, 2600)
-BATCHED = (1, 2, 3, 4)  # Indices of prompts that share a padded batch,
+BATCHED = (1, 2, 3, 4)  # Indices of prompts that share a batch, padded and packed,
 DECODED = (1, 4, 6)     # and of those whose answers are run again token by token.
 SEED = 11
+TIMED = 5
+
+KEYS = ("engine", "errors", "passes", "planted", "answers", "bits")
 
 Job = namedtuple("Job", ("name", "directory", "answers"))  # answers: by segments.
 
@@ -73,6 +78,16 @@ def _in_a_batch(model, answers):
             for row, a in enumerate(answers)]
 
 
+def _packed(model, answers):
+    """All sequences in one row, one after the other."""
+    ids = torch.cat([_ids(a) for a in answers], dim=1)
+    positions = torch.cat([torch.arange(len(a.ids), device="cuda") for a in answers])[None]
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
+    ends = itertools.accumulate(len(a.ids) for a in answers)
+    return [_of_logits(logits[end - len(a.ids):end - 1], ids[0, end - len(a.ids) + 1:end])
+            for a, end in zip(answers, ends)]
+
+
 def _token_by_token(model, answer):
     """Logprobs of the answer alone, from a cache that grows by one key a step."""
     ids = _ids(answer)
@@ -91,8 +106,24 @@ def _compared(answer, actual, last=None):
         yield compare(name, values.cpu(), expected if last is None else expected[-last:])
 
 
-def _digest(array):
-    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
+def _digests(name, segments, answers):
+    """SHA-256 of the engine's ids and raw logprobs, by request."""
+    return [{"model": name, "segments": segments, "prompt_tokens": len(a.ids) - NEW_TOKENS,
+             "new_tokens": NEW_TOKENS, "ids": hashlib.sha256(a.ids.tobytes()).hexdigest(),
+             "raw": hashlib.sha256(a.raw.tobytes()).hexdigest()} for a in answers]
+
+
+def _milliseconds(model, answer):
+    """Times of a pass over a prompt and its answer, logits included."""
+    times = []
+    for _ in range(TIMED + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        model(input_ids=_ids(answer), use_cache=False)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return times[1:]
 
 
 def _bits(name, segments, model, answers):
@@ -101,11 +132,13 @@ def _bits(name, segments, model, answers):
             for i, a in enumerate(answers)]
     ways += [("padded batch", i, logprobs, None) for i, logprobs in
              zip(BATCHED, _in_a_batch(model, [answers[i] for i in BATCHED]))]
+    ways += [("packed in one row", i, logprobs, None) for i, logprobs in
+             zip(BATCHED, _packed(model, [answers[i] for i in BATCHED]))]
     ways += [("answer token by token", i, _token_by_token(model, answers[i]), NEW_TOKENS)
              for i in DECODED]
     return [{"model": name, "segments": segments, "path": path,
              "prompt_tokens": PROMPT_LENGTHS[i], "new_tokens": NEW_TOKENS,
-             "engine_digest": _digest(answers[i].raw), **dataclasses.asdict(c)}
+             **dataclasses.asdict(c)}
             for path, i, logprobs, last in ways for c in _compared(answers[i], logprobs, last)]
 
 
@@ -125,14 +158,12 @@ class _StockNorm(torch.nn.Module):
 def _planted_models(model):
     """Names of differences, each planted into the canonical model (one segment) while it is looked
     at: the split, the block and the segments of a sum, and the stock norm."""
-    attentions = [m for m in model.modules() if hasattr(m, "lockstep_split_kv_size")]
+    order = model.model.layers[0].self_attn.lockstep_order
     row_parallel = [m for name, m in model.named_modules()
                     if name.endswith(("o_proj", "down_proj"))]
-    for attention in attentions:
-        attention.lockstep_split_kv_size = SPLIT // 2
+    order.split_kv_size = SPLIT // 2
     yield f"splits of {SPLIT // 2}"
-    for attention in attentions:
-        attention.lockstep_split_kv_size = SPLIT
+    order.split_kv_size = SPLIT
     kept = hugging_face.attention
     hugging_face.attention = lambda *a, **k: kept(*a, kv_block=64, **k)
     yield "blocks of 64 keys"
@@ -190,13 +221,15 @@ def _error(name, segments, engine, stock, exact):
                                for e, s, x in zip(engine, stock, exact)]}
 
 
-def finish(job):
-    """Lists for the record: engine, bits, errors, planted."""
-    found = {"engine": [], "bits": [], "errors": [], "planted": []}
+def finish(job, timed):
+    """Lists for the record, by KEYS. `timed`: nothing else runs on the GPU once the engine's
+    answers are there, so that passes can be timed."""
+    found = {key: [] for key in KEYS}
     answers = {}
     for segments, pending in job.answers.items():
         facts, answers[segments] = pending.result()
         found["engine"].append({"model": job.name, **facts})
+        found["answers"] += _digests(job.name, segments, answers[segments])
     with torch.no_grad():
         exact_model = checkpoint.load(job.directory, torch.float32)
         exact = {s: [_stock_logprobs(exact_model, a) for a in answers[s]] for s in SEGMENTS}
@@ -206,7 +239,14 @@ def finish(job):
             stock = [_stock_logprobs(model, a) for a in answers[s]]
             engine = [torch.from_numpy(a.raw.copy()) for a in answers[s]]
             found["errors"].append(_error(job.name, s, engine, stock, exact[s]))
+        stock_ms = _milliseconds(model, answers[1][-1]) if timed else []
         lockstep_ops.make_canonical(model, segments=1, split_kv_size=SPLIT)
+        if timed:
+            canonical_ms = _milliseconds(model, answers[1][-1])
+            found["passes"].append({
+                "model": job.name, "tokens": len(answers[1][-1].ids),
+                "ratio": statistics.median(canonical_ms) / statistics.median(stock_ms),
+                "stock_ms": stock_ms, "canonical_ms": canonical_ms})
         found["bits"] += _bits(job.name, 1, model, answers[1])
         found["planted"] += _planted(job.name, model, answers[1])
         del model

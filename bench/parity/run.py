@@ -6,7 +6,7 @@ Usage: run.py OUT.json [--work=DIRECTORY] [--models=qwen3-small-peaked,…]
 1. Every op of lockstep_ops against the engine's op, bit by bit.
 2. Random checkpoints: the engine's logprobs of prompts and of what it draws against the same model
    in PyTorch with the canonical ops, bit by bit, with one and two reduction segments: prompts and
-   answers in one pass and in a padded batch, and answers token by token with a cache.
+   answers in one pass, in a padded batch and packed, and answers token by token with a cache.
 3. The engine's error against the model in fp32, beside that of the stock model in bf16.
 4. Planted differences, each of which must be seen.
 
@@ -59,10 +59,10 @@ def commit():
                           check=True).stdout.strip()
 
 
-def context():
+def context(out, arguments):
     return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "gpu": gpu_facts(), "host": platform.platform(), "commit": commit(),
-            "command": " ".join(["run.py", *sys.argv[1:]]),
+            "command": " ".join(["run.py", out.name, *arguments]),
             "versions": {"python": platform.python_version(), "torch": torch.__version__,
                          "cuda": torch.version.cuda, "triton": triton.__version__,
                          "transformers": transformers.__version__}}
@@ -106,6 +106,9 @@ def print_table(record):
         print(f"{e['model']}, S = {e['segments']}: error against fp32, rms {e['engine_rms']:.5f}, "
               f"stock bf16 {e['stock_rms']:.5f}: {e['ratio_rms']:.3f}; mean "
               f"{e['ratio_mean']:.3f}; bar {ERROR_BAR}")
+    for p in record["passes"]:
+        print(f"{p['model']}, a pass over {p['tokens']} tokens takes {p['ratio']:.2f} times as "
+              "long as stock")
     for p in record["planted"]:
         fine &= p["differing"] > 0
         print(f"{p['model']}, planted {p['what']}: {p['differing']} of {p['compared']} differ")
@@ -122,13 +125,14 @@ def main():
         work = flags.work or pathlib.Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         engine = EngineModel(BINARIES / "parity_engine", work)
-        record = {"context": context(), "engine": [], "errors": [], "planted": [], "bits": []}
+        record = {"context": context(flags.out, sys.argv[2:]),
+                  **{key: [] for key in model_parity.KEYS}}
         with concurrent.futures.ThreadPoolExecutor(1) as in_turn:
             jobs = [model_parity.start(engine, name, work, in_turn)
                     for name in flags.models.split(",")]
             record["ops"] = [vars(c) for c in compare_ops(EngineOps(BINARIES / "libparity_ops.so"))]
             for job in jobs:
-                for key, found in model_parity.finish(job).items():
+                for key, found in model_parity.finish(job, timed=job is jobs[-1]).items():
                     record[key] += found
     write_by_line(record, flags.out)
     return 0 if print_table(record) else 1

@@ -29,17 +29,29 @@ def _rescale(old_max, new_max, scale):
 
 
 @triton.jit
-def _attention_kernel(q, k, v, y, scale, q_count, kv_count, group,
+def _attention_kernel(q, k, v, y, starts, scale, q_count, kv_count, group,
                       q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
-                      y_batch, y_row, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
-                      ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
+                      y_batch, y_row, PACKED: tl.constexpr, SPLIT: tl.constexpr,
+                      BLOCK: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
     head = tl.program_id(1).to(tl.int64)
     batch = tl.program_id(2).to(tl.int64)
+    if PACKED:
+        # Sequence `batch` of the one row that there is.
+        begin = tl.load(starts + batch).to(tl.int64)
+        q_count = (tl.load(starts + batch + 1) - begin).to(tl.int32)
+        kv_count = q_count
+        q += begin * q_row
+        k += begin * k_row
+        v += begin * v_row
+        y += begin * y_row
+        batch = batch * 0
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     dim = tl.arange(0, HEAD_DIM)
     row_exists = (row < q_count)[:, None]
     position = row + (kv_count - q_count)
     end = tl.minimum(tl.program_id(0) * ROWS + ROWS, q_count) + (kv_count - q_count)
+    # The grid is for the longest of packed sequences.
+    end = tl.where(tl.program_id(0) * ROWS < q_count, end, 0)
     query = tl.load(q + batch * q_batch + head * q_head + row[:, None].to(tl.int64) * q_row +
                     dim[None, :], mask=row_exists, other=0.0)
     keys = k + batch * k_batch + (head // group) * k_head
@@ -89,13 +101,15 @@ def _attention_kernel(q, k, v, y, scale, q_count, kv_count, group,
              dim[None, :], result.to(tl.bfloat16), mask=row_exists)
 
 
-def attention(q, k, v, *, split_kv_size=SPLIT_KV_SIZE, kv_block=KV_BLOCK, rows=None):
+def attention(q, k, v, *, starts=None, split_kv_size=SPLIT_KV_SIZE, kv_block=KV_BLOCK, rows=None):
     """Causal attention; the last query is at the last key's position, the first key at position 0.
 
     q: bf16 [batch, q_heads, q_count, head_dim], after norm and rotation; k, v: bf16 [batch,
     kv_heads, kv_count, head_dim], kv_count >= q_count; head_dim 64 or 128. Returns bf16 [batch,
-    q_count, q_heads, head_dim]. `kv_block` and `split_kv_size` are part of the order; `rows`, the
-    queries of a tile, 16 or 64, is not.
+    q_count, q_heads, head_dim]. `starts`, for a batch of one row that holds several sequences one
+    after the other: int32 [sequences + 1] on the GPU, where each begins, and the row's length.
+    `kv_block` and `split_kv_size` are part of the order; `rows`, the queries of a tile, 16 or 64,
+    is not.
     """
     check_forward_only(q, k, v)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -108,13 +122,17 @@ def attention(q, k, v, *, split_kv_size=SPLIT_KV_SIZE, kv_block=KV_BLOCK, rows=N
         raise ValueError(f"q {tuple(q.shape)} does not go with k {tuple(k.shape)}")
     if split_kv_size % kv_block != 0:
         raise ValueError(f"split_kv_size {split_kv_size} is no multiple of {kv_block}")
+    packed = starts is not None
+    if packed and (batch != 1 or kv_count != q_count):
+        raise ValueError("packed sequences are one row, without a cache")
     y = torch.empty(batch, q_count, q_heads, head_dim, dtype=q.dtype, device=q.device)
     rows = rows or (16 if q_count <= 16 else 64)
-    grid = (triton.cdiv(q_count, rows), q_heads, batch)
+    grid = (triton.cdiv(q_count, rows), q_heads, starts.numel() - 1 if packed else batch)
     _attention_kernel[grid](
-        q, k, v, y, attention_scale(head_dim), q_count, kv_count, q_heads // kv_heads,
+        q, k, v, y, starts if packed else q, attention_scale(head_dim), q_count, kv_count,
+        q_heads // kv_heads,
         q.stride(0), q.stride(1), q.stride(2), k.stride(0), k.stride(1), k.stride(2),
-        v.stride(0), v.stride(1), v.stride(2), y.stride(0), y.stride(1), SPLIT=split_kv_size,
-        BLOCK=kv_block, ROWS=rows, HEAD_DIM=head_dim, num_warps=4, num_stages=2,
-        enable_fp_fusion=False)
+        v.stride(0), v.stride(1), v.stride(2), y.stride(0), y.stride(1), PACKED=packed,
+        SPLIT=split_kv_size, BLOCK=kv_block, ROWS=rows, HEAD_DIM=head_dim, num_warps=4,
+        num_stages=2, enable_fp_fusion=False)
     return y

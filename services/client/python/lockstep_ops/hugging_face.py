@@ -4,6 +4,9 @@ Nothing else of the model changes: residual additions, rotation, SwiGLU and all 
 are its own, and parameters keep their names and storage.
 """
 
+import dataclasses
+import typing
+
 import torch
 from torch import nn
 
@@ -15,6 +18,14 @@ from .rotary import inverse_frequencies, rotary_tables
 
 ATTENTION = "lockstep"
 _ROW_PARALLEL = ("o_proj", "down_proj")
+
+
+@dataclasses.dataclass
+class AttentionOrder:
+    """What a model's attention layers share."""
+
+    split_kv_size: int
+    starts: typing.Optional[torch.Tensor] = None  # Of this pass, when its sequences are packed.
 
 
 class CanonicalLinear(nn.Module):
@@ -40,12 +51,26 @@ class CanonicalRmsNorm(nn.Module):
         return rms_norm(x, self.weight, self.epsilon)
 
 
+def _sequence_starts(position_ids):
+    """Where sequences begin that stand one after the other in one row, and the row's length; None
+    when every row is one sequence, of consecutive positions."""
+    steps = position_ids[:, 1:] - position_ids[:, :-1]
+    if bool((steps == 1).all()):
+        return None
+    begins = position_ids[0] == 0
+    if position_ids.shape[0] != 1 or not bool(begins[0] & ((steps[0] == 1) | begins[1:]).all()):
+        raise ValueError("positions are neither consecutive nor those of packed sequences, each "
+                         "from 0, in a batch of one row")
+    ends = torch.tensor([position_ids.shape[1]], device=position_ids.device)
+    return torch.cat((begins.nonzero()[:, 0], ends)).int()
+
+
 class CanonicalRotary(nn.Module):
-    """In the place of a model's rotary embedding: rows of the table. Positions of a sequence are
-    consecutive: packed sequences are refused, since attention counts keys from position 0.
+    """In the place of a model's rotary embedding: rows of the table. It sees the positions first,
+    and tells attention where packed sequences begin.
     """
 
-    def __init__(self, config, device):
+    def __init__(self, config, device, order):
         super().__init__()
         parameters = getattr(config, "rope_parameters", None) or {}
         kind = parameters.get("rope_type", "default")
@@ -58,10 +83,10 @@ class CanonicalRotary(nn.Module):
                                  config.max_position_embeddings, device=device)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
+        self._order = order
 
     def forward(self, x, position_ids):
-        if bool((position_ids[:, 1:] - position_ids[:, :-1] != 1).any()):
-            raise ValueError("positions are not consecutive: packed sequences are not supported")
+        self._order.starts = _sequence_starts(position_ids)
         return self.cos[position_ids].to(x.dtype), self.sin[position_ids].to(x.dtype)
 
 
@@ -70,7 +95,9 @@ def _attend(module, query, key, value, attention_mask, scaling=None, dropout=0.0
         raise ValueError("attention dropout draws numbers that the engine does not")
     if scaling is not None and abs(scaling - query.shape[-1] ** -0.5) > 1e-9:
         raise ValueError(f"scaling {scaling}: only 1 / sqrt(head_dim) is supported")
-    return attention(query, key, value, split_kv_size=module.lockstep_split_kv_size), None
+    order = module.lockstep_order
+    return attention(query, key, value, starts=order.starts,
+                     split_kv_size=order.split_kv_size), None
 
 
 def _check_mask(*_, attention_mask=None, **__):
@@ -101,6 +128,7 @@ def make_canonical(model, *, segments=1, split_kv_size=SPLIT_KV_SIZE):
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
         raise ValueError("sliding windows are not supported")
     device = model.lm_head.weight.device
+    order = AttentionOrder(split_kv_size)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
@@ -109,9 +137,9 @@ def make_canonical(model, *, segments=1, split_kv_size=SPLIT_KV_SIZE):
             elif type(child).__name__.endswith("RMSNorm"):
                 setattr(parent, name, CanonicalRmsNorm(child))
             elif type(child).__name__.endswith("RotaryEmbedding"):
-                setattr(parent, name, CanonicalRotary(config, device))
+                setattr(parent, name, CanonicalRotary(config, device, order))
             elif type(child).__name__.endswith("Attention"):
-                child.lockstep_split_kv_size = split_kv_size
+                child.lockstep_order = order
     _register()
     model.set_attn_implementation(ATTENTION)
     if config._attn_implementation != ATTENTION:
