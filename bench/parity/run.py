@@ -134,7 +134,8 @@ def main():
             for job in jobs:
                 for key, found in model_parity.finish(job, timed=job is jobs[-1]).items():
                     record[key] += found
-    write_by_line(record, flags.out)
+                # What was compared so far is kept, should the rest not come to its end.
+                write_by_line(record, flags.out)
     return 0 if print_table(record) else 1
 
 
