@@ -6,18 +6,34 @@
 
 namespace lockstep::kernels::cuda {
 
-// Sets the kernel's shared memory and launches it. Arguments are the kernel's own.
+// Shared memory that a kernel has without asking.
+inline constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
+
+// Launches a kernel that may start while those ahead of it end: it calls WaitForKernels before it
+// looks at what they write or writes what they look at. Arguments are the kernel's own.
 template <typename... Parameters>
 cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                          cudaStream_t stream, Parameters... parameters) {
   const void* entry = reinterpret_cast<const void*>(kernel);
-  if (const cudaError_t error = cudaFuncSetAttribute(
-          entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-      error != cudaSuccess) {
-    return error;
+  if (shared_bytes > kSharedWithoutAsking) {
+    if (const cudaError_t error = cudaFuncSetAttribute(
+            entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        error != cudaSuccess) {
+      return error;
+    }
   }
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
   void* arguments[] = {&parameters...};
-  return cudaLaunchKernel(entry, grid, block, arguments, shared_bytes, stream);
+  return cudaLaunchKernelExC(&config, entry, arguments);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -7,14 +7,23 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-template <int kHeadDim>
-cudaError_t Launch(const QkvPrepareParameters& parameters, int rows, cudaStream_t stream) {
-  constexpr int kHeads = kPrepareThreads / (kHeadDim / 4);
+// Rows from which on one CTA a row fills the GPU.
+constexpr int kManyRows = 128;
+
+template <int kHeadDim, int kPasses>
+cudaError_t LaunchPasses(const QkvPrepareParameters& parameters, int rows, cudaStream_t stream) {
+  constexpr int kHeads = kPasses * kPrepareThreads / (kHeadDim / 8);
   const int heads = parameters.q_heads + 2 * parameters.kv_heads;
   const dim3 grid(static_cast<unsigned>(rows),
                   static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  return LaunchKernel(QkvPrepareKernel<kHeadDim>, grid, dim3(kPrepareThreads), 0, stream,
+  return LaunchKernel(QkvPrepareKernel<kHeadDim, kPasses>, grid, dim3(kPrepareThreads), 0, stream,
                       parameters);
+}
+
+template <int kHeadDim>
+cudaError_t Launch(const QkvPrepareParameters& parameters, int rows, cudaStream_t stream) {
+  return rows < kManyRows ? LaunchPasses<kHeadDim, 1>(parameters, rows, stream)
+                          : LaunchPasses<kHeadDim, 3>(parameters, rows, stream);
 }
 
 }  // namespace

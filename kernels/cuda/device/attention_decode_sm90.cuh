@@ -378,6 +378,8 @@ __global__ void __launch_bounds__(kDecodeCtaThreads, 2)
     FenceBarrierInit();
   }
   __syncthreads();  // Barriers are there before anybody uses them.
+  WaitForKernels();
+  AllowNextKernel();
   if (threadIdx.x < kDecodeThreads) {
     DecodeRows<kHeadDim, kBlock>(p, shared).Run();
   } else if (threadIdx.x < kDecodeThreads + 32) {

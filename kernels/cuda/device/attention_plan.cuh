@@ -21,27 +21,36 @@ __device__ __forceinline__ PlanCounts operator+(const PlanCounts& a, const PlanC
   return {a.units + b.units, a.tiles + b.tiles, a.partial_rows + b.partial_rows};
 }
 
-// Sums of the counts of the threads before this one; `total` becomes that of all threads.
-__device__ __forceinline__ PlanCounts CountsBefore(const PlanCounts& mine, PlanCounts& total) {
-  __shared__ PlanCounts warp_sums[kPlanThreads / 32];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  PlanCounts sum = mine;
+__device__ __forceinline__ PlanCounts CountsOfLane(const PlanCounts& counts, int lane) {
+  return {__shfl_sync(0xFFFFFFFF, counts.units, lane), __shfl_sync(0xFFFFFFFF, counts.tiles, lane),
+          __shfl_sync(0xFFFFFFFF, counts.partial_rows, lane)};
+}
+
+// Sums of the counts of the lanes up to this one.
+__device__ __forceinline__ PlanCounts CountsThrough(PlanCounts sum, int lane) {
   for (int distance = 1; distance < 32; distance *= 2) {
     const PlanCounts other = {__shfl_up_sync(0xFFFFFFFF, sum.units, distance),
                               __shfl_up_sync(0xFFFFFFFF, sum.tiles, distance),
                               __shfl_up_sync(0xFFFFFFFF, sum.partial_rows, distance)};
     if (lane >= distance) sum = sum + other;
   }
+  return sum;
+}
+
+// Sums of the counts of the threads before this one; `total` becomes that of all threads.
+__device__ __forceinline__ PlanCounts CountsBefore(const PlanCounts& mine, PlanCounts& total) {
+  static_assert(kPlanThreads == 32 * 32, "one warp looks at the sums of all");
+  __shared__ PlanCounts warp_sums[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const PlanCounts sum = CountsThrough(mine, lane);
   __syncthreads();  // Nobody still reads the sums of the last round.
   if (lane == 31) warp_sums[warp] = sum;
   __syncthreads();  // All warps' sums are there.
-  PlanCounts before = {0, 0, 0};
-  total = {0, 0, 0};
-  for (int i = 0; i < kPlanThreads / 32; ++i) {
-    if (i == warp) before = total;
-    total = total + warp_sums[i];
-  }
+  const PlanCounts warps = CountsThrough(warp_sums[lane], lane);
+  total = CountsOfLane(warps, 31);
+  PlanCounts before = CountsOfLane(warps, max(warp - 1, 0));
+  if (warp == 0) before = {0, 0, 0};
   before = before + sum;
   return {before.units - mine.units, before.tiles - mine.tiles,
           before.partial_rows - mine.partial_rows};
@@ -51,7 +60,10 @@ __global__ void __launch_bounds__(kPlanThreads)
     AttentionPlanKernel(const __grid_constant__ AttentionParameters p, int unit_rows) {
   const AttentionWorkspace& to = p.workspace;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kSlabElements * 2; i += kPlanThreads) to.zeros[i] = 0;
+  WaitForKernels();
+  AllowNextKernel();
+  static_assert(kSlabElements * 2 / sizeof(uint64_t) == kPlanThreads, "one store a thread");
+  reinterpret_cast<uint64_t*>(to.zeros)[thread] = 0;
   for (int i = thread; i < p.sequences * p.pool.kv_heads; i += kPlanThreads) to.arrived[i] = 0;
 
   PlanCounts carried = {0, 0, 0};

@@ -282,11 +282,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
   using Shared = PrefillShared<kHeadDim, kBlock, kWarpgroups>;
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  // Read together: behind the last tile of the list there is memory, if no tile.
-  const AttentionTile tile = p.workspace.tiles[blockIdx.x];
-  if (static_cast<int>(blockIdx.x) >= p.workspace.list->tile_count) return;
   const int kv_head = static_cast<int>(blockIdx.y);
-
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shared::kStages; ++stage) {
       InitBarrier(&shared.keys_full[stage], 1);
@@ -299,6 +295,11 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
   if (threadIdx.x < 64) shared.ones[threadIdx.x] = kOnesBf16;
   FenceAsyncProxy();
   __syncthreads();  // Barriers and ones are there before anybody uses them.
+  WaitForKernels();
+  AllowNextKernel();
+  // Read together: behind the last tile of the list there is memory, if no tile.
+  const AttentionTile tile = p.workspace.tiles[blockIdx.x];
+  if (static_cast<int>(blockIdx.x) >= p.workspace.list->tile_count) return;
 
   if (threadIdx.x < Shared::kThreads) {
     if constexpr (kWarpgroups > 1) TakeRegisters<240>();

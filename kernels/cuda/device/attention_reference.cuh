@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(32)
     AttentionReferenceKernel(const __grid_constant__ AttentionParameters p, int kv_block) {
   const int row = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
+  WaitForKernels();
   if (p.row_sequence[row] >= 0) {
     ReferenceRow<kHeadDim>(p, row, head).Run(kv_block);
     return;

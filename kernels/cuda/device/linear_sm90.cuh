@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/linear_combine.cuh"
 #include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
 #include "kernels/cuda/device/primitive/cluster_memory_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
 #include "kernels/cuda/device/primitive/tensor_copy_sm90.cuh"
 #include "kernels/cuda/device/primitive/wgmma_shared_sm90.cuh"
 #include "kernels/cuda/device/primitive/wgmma_sm90.cuh"
@@ -83,7 +84,8 @@ class LinearSm90 {
         InitBarrier(&empty_[stage], 4 * Tiling::kWarpgroups * Tiling::kMulticast);
       }
       FenceBarrierInit();
-      for (int step = 0; step < FirstSteps(); ++step) LoadWeight(cluster(), step, step);
+      const Place first = PlaceOf(cluster());
+      for (int step = 0; step < FirstSteps(); ++step) LoadWeight(first, step, step);
     }
     __syncwarp();
     AllowNextKernel();
@@ -142,17 +144,17 @@ class LinearSm90 {
     return (step + (Tiling::kSplit ? segment_ * steps() : 0)) * 64;
   }
 
-  __device__ void LoadWeight(int tile, int step, int stage) {
+  __device__ void LoadWeight(const Place& place, int step, int stage) {
     ArriveExpecting(&full_[stage], Tiling::kStageBytes);
-    CopyTile(stages_ + stage * Tiling::kStageBytes, weight_map_, InputOf(step),
-             PlaceOf(tile).output, &full_[stage]);
+    CopyTile(stages_ + stage * Tiling::kStageBytes, weight_map_, InputOf(step), place.output,
+             &full_[stage]);
   }
 
-  __device__ void LoadX(int tile, int step, int stage) {
+  __device__ void LoadX(const Place& place, int step, int stage) {
     constexpr int kXRows = Tiling::kRows / Tiling::kMulticast;
     uint8_t* x =
         stages_ + stage * Tiling::kStageBytes + Tiling::kWeightBytes + sharer_ * kXRows * 128;
-    const int row = PlaceOf(tile).row + sharer_ * kXRows;
+    const int row = place.row + sharer_ * kXRows;
     if constexpr (Tiling::kMulticast > 1) {
       const uint16_t sharers =
           static_cast<uint16_t>(((1 << Tiling::kMulticast) - 1) << (segment_ * Tiling::kMulticast));
@@ -164,18 +166,20 @@ class LinearSm90 {
 
   __device__ void Load() {
     WaitForKernels();
-    const int first_steps = FirstSteps();
     RingPosition<Tiling::kStages> ring;
-    for (int step = 0; step < first_steps; ++step) {
-      LoadX(cluster(), step, ring.stage);
+    Place place = PlaceOf(cluster());
+    int step = 0;
+    for (; step < FirstSteps(); ++step) {
+      LoadX(place, step, ring.stage);
       ring.Advance();
     }
-    int step = first_steps;
     for (int tile = cluster(); tile < tiles(); tile += clusters()) {
+      // Divisions take longer than a step of copies, so once a tile.
+      place = PlaceOf(tile);
       for (; step < steps(); ++step) {
         Wait(&empty_[ring.stage], ring.parity ^ 1);
-        LoadWeight(tile, step, ring.stage);
-        LoadX(tile, step, ring.stage);
+        LoadWeight(place, step, ring.stage);
+        LoadX(place, step, ring.stage);
         ring.Advance();
       }
       step = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/bf16_vector.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 
 // RMSNorm of bf16 rows, one CTA a row, 8 * kVectors neighbouring elements a thread. t = T(x * x)
@@ -77,6 +78,14 @@ __global__ void __launch_bounds__(1024) RmsNormKernel(const __grid_constant__ No
   const int first = static_cast<int>(threadIdx.x) * kVectors * 8;
   float x[kVectors * 8];
   float squares[kVectors * 8];
+  float weight[kVectors * 8];
+  // Nothing that runs before writes the weights.
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (first + 8 * v < p.width) Load8(p.weight + first + 8 * v, weight + 8 * v);
+  }
+  WaitForKernels();
+  AllowNextKernel();
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = first + 8 * v;
@@ -87,7 +96,7 @@ __global__ void __launch_bounds__(1024) RmsNormKernel(const __grid_constant__ No
       continue;
     }
     if constexpr (kSegments == 0) {
-      Widen8(__ldg(reinterpret_cast<const uint4*>(p.x + row * p.x_stride + column)), values);
+      Widen8(*reinterpret_cast<const uint4*>(p.x + row * p.x_stride + column), values);
     } else {
       uint4* const residual = reinterpret_cast<uint4*>(p.residual + row * p.x_stride + column);
       Widen8(*residual, values);
@@ -106,12 +115,9 @@ __global__ void __launch_bounds__(1024) RmsNormKernel(const __grid_constant__ No
   for (int v = 0; v < kVectors; ++v) {
     const int column = first + 8 * v;
     if (column >= p.width) continue;
-    const float4 low = __ldg(reinterpret_cast<const float4*>(p.weight + column));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(p.weight + column) + 1);
-    const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     float y[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) y[i] = weight[i] * RoundedToBf16(x[8 * v + i] * r);
+    for (int i = 0; i < 8; ++i) y[i] = weight[8 * v + i] * RoundedToBf16(x[8 * v + i] * r);
     *reinterpret_cast<uint4*>(p.y + row * p.y_stride + column) = Pack8(y);
   }
 }

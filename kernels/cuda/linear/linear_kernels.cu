@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/device/linear_combine.cuh"
 #include "kernels/cuda/device/linear_reference.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -16,6 +17,13 @@ constexpr int kThreads = 256;
 unsigned Ctas(size_t items) {
   return static_cast<unsigned>(
       std::clamp<size_t>((items + kThreads - 1) / kThreads, 1, size_t{132} * 16));
+}
+
+cudaError_t LaunchCombine(void (*kernel)(LinearCombineParameters),
+                          const LinearCombineParameters& parameters, cudaStream_t stream) {
+  const size_t fours =
+      static_cast<size_t>(parameters.rows) * static_cast<size_t>(parameters.outputs) / 4;
+  return LaunchKernel(kernel, dim3(Ctas(fours)), dim3(kThreads), 0, stream, parameters);
 }
 
 }  // namespace
@@ -58,23 +66,16 @@ cudaError_t LinearCombine(const CombineCall& call, cudaStream_t stream) {
                                            .rows = call.rows,
                                            .outputs = shape.outputs,
                                            .accumulate = call.accumulate};
-  const unsigned grid =
-      Ctas(static_cast<size_t>(call.rows) * static_cast<size_t>(shape.outputs) / 4);
   switch (shape.segments) {
     case 1:
-      LinearCombineKernel<1><<<grid, kThreads, 0, stream>>>(parameters);
-      break;
+      return LaunchCombine(LinearCombineKernel<1>, parameters, stream);
     case 2:
-      LinearCombineKernel<2><<<grid, kThreads, 0, stream>>>(parameters);
-      break;
+      return LaunchCombine(LinearCombineKernel<2>, parameters, stream);
     case 4:
-      LinearCombineKernel<4><<<grid, kThreads, 0, stream>>>(parameters);
-      break;
-    case 8:
-      LinearCombineKernel<8><<<grid, kThreads, 0, stream>>>(parameters);
-      break;
+      return LaunchCombine(LinearCombineKernel<4>, parameters, stream);
+    default:
+      return LaunchCombine(LinearCombineKernel<8>, parameters, stream);
   }
-  return cudaGetLastError();
 }
 
 }  // namespace lockstep::kernels::cuda

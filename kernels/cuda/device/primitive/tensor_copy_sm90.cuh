@@ -55,16 +55,6 @@ __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Lets the next kernel of the stream start, where it was launched so, up to its WaitForKernels.
-__device__ __forceinline__ void AllowNextKernel() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Waits until kernels before this one are done and what they wrote is seen.
-__device__ __forceinline__ void WaitForKernels() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // Transposes an 8x8 matrix of 16-bit elements that is spread over a warp.
 __device__ __forceinline__ uint32_t TransposeMatrix(uint32_t fragment) {
   uint32_t transposed;

@@ -1,0 +1,17 @@
+#pragma once
+
+// Kernels of a stream that overlap: one that was launched with programmatic stream serialization
+// may start before those ahead of it have ended.
+namespace lockstep::kernels::cuda {
+
+// Lets the next kernel of the stream start, where it was launched so, up to its WaitForKernels.
+__device__ __forceinline__ void AllowNextKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Waits until kernels before this one are done and what they wrote is seen.
+__device__ __forceinline__ void WaitForKernels() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+}  // namespace lockstep::kernels::cuda
