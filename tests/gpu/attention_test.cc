@@ -184,6 +184,41 @@ TEST_F(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
   }
 }
 
+// At every second place of a batch, which of them by the batch's size; other sequences, hostile
+// ones too, between them.
+TEST_F(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
+  AttentionRig rig({.q_heads = 4,
+                    .kv_heads = 1,
+                    .head_dim = 64,
+                    .kv_block = 64,
+                    .split_kv_size = 128,
+                    .positions = 192,
+                    .sequences = 8192,
+                    .rows = 8192});
+  // Two splits, the second of a few keys.
+  const Chunk row{.stream = 1, .begin = 133, .end = 134};
+  const std::vector<float> alone = rig.Step({row});
+  ASSERT_TRUE(AllFinite(alone));
+  const float fills[] = {0, 0, 3e38f, std::numeric_limits<float>::quiet_NaN()};
+  for (const size_t batch : testing::BatchSizes()) {
+    std::vector<Chunk> step;
+    for (size_t place = 0; place < batch; ++place) {
+      Chunk chunk = row;
+      if ((place + batch) % 2 == 0) {
+        const int position = static_cast<int>(place * 37 % 191);
+        chunk = {.stream = 2, .begin = position, .end = position + 1, .fill = fills[place / 2 % 4]};
+      }
+      chunk.slot = static_cast<int>(place);
+      step.push_back(chunk);
+    }
+    const std::vector<float> y = rig.Step(step);
+    for (size_t place = (batch + 1) % 2; place < batch; place += 2) {
+      ASSERT_TRUE(BitwiseEqual(Row(y, place, rig.row_width()), alone))
+          << "at " << place << " of " << batch;
+    }
+  }
+}
+
 TEST_F(AttentionTest, PrefillIsBlindToNeighboursAndPages) {
   std::vector<float> alone;
   for (const uint32_t shuffle : {0u, 11u, 40u}) {

@@ -36,6 +36,14 @@ inline std::string WhyNoDevice() {
   return "";
 }
 
+// Row counts at which a row must be what it is alone: all up to 256, then odd ones.
+inline std::vector<size_t> BatchSizes() {
+  std::vector<size_t> sizes;
+  for (size_t rows = 1; rows <= 256; ++rows) sizes.push_back(rows);
+  for (const size_t rows : {257, 511, 777, 1025, 2049, 4099, 8191}) sizes.push_back(rows);
+  return sizes;
+}
+
 // Every case skips itself, with the reason, where there is no device for it.
 class GpuTest : public ::testing::Test {
  protected:

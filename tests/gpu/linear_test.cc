@@ -12,6 +12,7 @@
 #include "kernels/cuda/linear/linear_audit.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/cuda/linear/linear_sm90.h"
 #include "kernels/cuda/linear/timed_graph.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/order/tree.h"
@@ -245,6 +246,36 @@ TEST_P(LinearLayerTest, EveryCertifiedAlgorithmRepeatsBesideABusyStream) {
   ASSERT_FALSE(names.empty());
   const std::vector<unsigned long long> differing = rig.Differing();
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(differing[i], 0u) << names[i];
+}
+
+class OwnKernelTest : public testing::GpuTest {};
+
+// A small layer, so that tools that watch every access come to an end.
+TEST_F(OwnKernelTest, EveryTilingGivesTheReferencesBits) {
+  const auto tilings = kernels::cuda::Sm90Tilings();
+  for (int tiling = 0; tiling < static_cast<int>(tilings.size()); ++tiling) {
+    const auto& [tile_rows, outputs, segments, split, sharers] =
+        tilings[static_cast<size_t>(tiling)];
+    const LinearShape shape = DenseShape(outputs * sharers * 2, 512, segments, DType::kBf16, true);
+    const int rows = tile_rows + 3;
+    LinearRig rig(shape, rows);
+    rig.ComputeExpected(true);
+    Must(cudaDeviceSynchronize());
+    rig.Run(
+        [&](const LinearCall& call, cudaStream_t stream) {
+          Must(kernels::cuda::LinearOnSm90({.shape = shape,
+                                            .tiling = tiling,
+                                            .rows = call.rows,
+                                            .weight = call.weight,
+                                            .bias = call.bias,
+                                            .x = call.x,
+                                            .y = call.y,
+                                            .accumulate = true},
+                                           stream));
+        },
+        rows, 0, nullptr);
+    EXPECT_EQ(rig.Differing()[0], 0u) << "tiling " << tiling;
+  }
 }
 
 class CertificationTest : public testing::GpuTest {};

@@ -121,11 +121,22 @@ TEST_F(GpuLogprobsTest, ARowIsBlindToItsPlaceAndNeighbours) {
   ExpectBlindRow(row, {2, 3, 17, 64, 133, 256});
 }
 
-TEST_F(GpuLogprobsTest, ThousandsOfRowsDoNotShow) {
-  LogprobCase row = RandomCase(3, 1187);
-  row.logits = testing::UniformData(3, 1187, 12);
+TEST_F(GpuLogprobsTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
+  constexpr size_t kFew = 524;
+  LogprobCase row = RandomCase(3, kFew);
+  row.logits = testing::UniformData(3, kFew, 12);
   row.params = {.target_id = 471, .temperature = 0.7f, .top_count = 20, .want_entropy = 1};
-  ExpectBlindRow(row, {257, 4099, 8191});
+  const LogprobResult alone = LogprobsOnGpu({row})[0];
+  for (const size_t rows : testing::BatchSizes()) {
+    for (const size_t start : {0, 1}) {
+      auto batch = Crowd(rows, kFew);
+      for (size_t place = start; place < rows; place += 2) batch[place] = row;
+      const auto results = LogprobsOnGpu(batch);
+      for (size_t place = start; place < rows; place += 2) {
+        ASSERT_TRUE(Same(results[place], alone)) << "at " << place << " of " << rows;
+      }
+    }
+  }
 }
 
 TEST_F(GpuLogprobsTest, NonFiniteRowsFailAlone) {

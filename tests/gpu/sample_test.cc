@@ -178,16 +178,27 @@ TEST_F(GpuSampleTest, RowsAreBlindToTheirPlaceAndNeighbours) {
   }
 }
 
-TEST_F(GpuSampleTest, ThousandsOfRowsDoNotShow) {
-  const auto rows = RandomCases(7100, 40, 1187);
+// Rows of many parameters at every second place, others that fail between them.
+TEST_F(GpuSampleTest, EveryBatchSizeAndPlaceDrawsWhatTheRowDrawsAlone) {
+  constexpr size_t kFew = 524;
+  const auto rows = RandomCases(7100, 40, kFew);
   std::vector<SampleResult> alone;
   for (const SampleCase& row : rows) alone.push_back(SampleOnGpu({row})[0]);
-  for (const size_t count : {257, 8191}) {
-    std::vector<SampleCase> batch;
-    for (size_t i = 0; i < count; ++i) batch.push_back(rows[i * 7 % 40]);
-    const auto results = SampleOnGpu(batch);
-    for (size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(results[i], alone[i * 7 % 40]) << "at " << i << " of " << count;
+  std::vector<SampleCase> hostile;
+  for (const float fill : {NAN, 3e38f, kInfinity, -kInfinity}) {
+    hostile.push_back(rows[0]);
+    hostile.back().logits.assign(kFew, fill);
+  }
+  for (const size_t count : testing::BatchSizes()) {
+    for (const size_t start : {0, 1}) {
+      std::vector<SampleCase> batch;
+      for (size_t i = 0; i < count; ++i) {
+        batch.push_back(i % 2 == start ? rows[i * 7 % 40] : hostile[i / 2 % 4]);
+      }
+      const auto results = SampleOnGpu(batch);
+      for (size_t i = start; i < count; i += 2) {
+        ASSERT_EQ(results[i], alone[i * 7 % 40]) << "at " << i << " of " << count;
+      }
     }
   }
 }
