@@ -1,0 +1,172 @@
+// The engine by itself, without services: workloads through an EngineLoop over a model.
+// Usage: engine_bench --out=FILE [--model=random:qwen3-8b] [--backend=cuda] [--commit=ID]
+//                     [--certificates=FILE] [--workloads=16x1024x64,…] [--repeats=N]
+//                     [--kv_gib=N] [--sequences_max=N] [--chunk_tokens=N] [--split_kv_size=N]
+// A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
+// not recorded.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "bench/engine/engine_rig.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kWarmupTokens = 8;
+
+struct Flags {
+  std::string out;
+  std::string commit = "unknown";
+  std::vector<Workload> workloads;
+  int repeats = 1;
+  int kv_gib = 90;
+  RigOptions rig;
+  std::string command;
+};
+
+absl::StatusOr<Workload> ParseWorkload(const std::string& text) {
+  Workload workload;
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &workload.sequences) ||
+      !absl::SimpleAtoi(parts[1], &workload.prompt_tokens) ||
+      !absl::SimpleAtoi(parts[2], &workload.new_tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("no workload: ", text));
+  }
+  return workload;
+}
+
+absl::Status ParseFlag(const std::string& name, const std::string& value, Flags* flags) {
+  worker::ModelOptions& model = flags->rig.model;
+  const std::pair<const char*, std::string*> texts[] = {
+      {"--out", &flags->out},
+      {"--commit", &flags->commit},
+      {"--model", &model.model},
+      {"--backend", &flags->rig.backend},
+      {"--certificates", &flags->rig.certificates_path}};
+  const std::pair<const char*, int*> numbers[] = {{"--repeats", &flags->repeats},
+                                                  {"--kv_gib", &flags->kv_gib},
+                                                  {"--sequences_max", &model.sequences_max},
+                                                  {"--chunk_tokens", &model.chunk_tokens},
+                                                  {"--split_kv_size", &model.split_kv_size}};
+  for (const auto& [text_name, target] : texts) {
+    if (name == text_name) *target = value;
+    if (name == text_name) return absl::OkStatus();
+  }
+  for (const auto& [number_name, target] : numbers) {
+    if (name == number_name && absl::SimpleAtoi(value, target)) return absl::OkStatus();
+  }
+  if (name != "--workloads") return absl::InvalidArgumentError(absl::StrCat(name, "=", value));
+  for (const auto text : absl::StrSplit(value, ',')) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Workload workload, ParseWorkload(std::string(text)));
+    flags->workloads.push_back(workload);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  worker::ModelOptions& model = flags.rig.model;
+  model.model = "random:qwen3-8b";
+  model.split_kv_size = 1024;
+  model.chunk_tokens = 8192;
+  for (int i = 0; i < argc; ++i) absl::StrAppend(&flags.command, i == 0 ? "" : " ", argv[i]);
+  for (int i = 1; i < argc; ++i) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    LOCKSTEP_RETURN_IF_ERROR(ParseFlag(parts.first, parts.second, &flags));
+  }
+  if (flags.out.empty() || flags.workloads.empty()) {
+    return absl::InvalidArgumentError("--out and --workloads are needed");
+  }
+  model.kv_bytes = int64_t{flags.kv_gib} << 30;
+  for (const Workload& workload : flags.workloads) {
+    model.context_tokens_max =
+        std::max(model.context_tokens_max, workload.prompt_tokens + workload.new_tokens);
+  }
+  return flags;
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+Json RecordOf(const Workload& workload, const WorkloadRun& run) {
+  const double drawn = double{1} * workload.sequences * workload.new_tokens;
+  const double prompts = double{1} * workload.sequences * workload.prompt_tokens;
+  std::printf(
+      "%-16s %8.3f s, prefill %7.3f s (%.0f tokens/s), %8.0f output tokens/s, decode step "
+      "%.3f ms, plan %.3f ms a step, hash %016lx\n",
+      workload.Name().c_str(), run.seconds, run.prefill_seconds, prompts / run.prefill_seconds,
+      drawn / run.seconds, Median(run.decode_milliseconds),
+      1e3 * run.plan_seconds / static_cast<double>(run.steps), run.ids_hash);
+  std::fflush(stdout);
+  return {{"workload", workload.Name()},
+          {"seconds", run.seconds},
+          {"prefill_seconds", run.prefill_seconds},
+          {"prefill_tokens_per_second", prompts / run.prefill_seconds},
+          {"output_tokens_per_second", drawn / run.seconds},
+          {"steps", run.steps},
+          {"plan_seconds", run.plan_seconds},
+          {"decode_milliseconds_median", Median(run.decode_milliseconds)},
+          {"ids_hash", absl::StrCat(absl::Hex(run.ids_hash, absl::kZeroPad16))},
+          {"decode_milliseconds", run.decode_milliseconds}};
+}
+
+absl::Status Main(int argc, char** argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRig> rig, EngineRig::Create(flags.rig));
+  std::printf("loaded in %.1f s\n", rig->load_seconds());
+  Json runs = Json::array();
+  for (const Workload& workload : flags.workloads) {
+    Workload warmup = workload;
+    warmup.new_tokens = std::min(kWarmupTokens, workload.new_tokens);
+    warmup.prompt_tokens = std::min(kWarmupTokens, workload.prompt_tokens);
+    LOCKSTEP_RETURN_IF_ERROR(rig->Run(warmup, 0).status());
+  }
+  for (int repeat = 0; repeat < flags.repeats; ++repeat) {
+    for (const Workload& workload : flags.workloads) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const WorkloadRun run, rig->Run(workload, 1));
+      runs.push_back(RecordOf(workload, run));
+    }
+  }
+  const worker::ModelOptions& model = flags.rig.model;
+  const Json record = {{"context",
+                        {{"model", model.model},
+                         {"backend", flags.rig.backend},
+                         {"commit", flags.commit},
+                         {"command", flags.command},
+                         {"kv_bytes", model.kv_bytes},
+                         {"sequences_max", model.sequences_max},
+                         {"chunk_tokens", model.chunk_tokens},
+                         {"split_kv_size", model.split_kv_size},
+                         {"context_tokens_max", model.context_tokens_max},
+                         {"load_seconds", rig->load_seconds()}}},
+                       {"runs", runs}};
+  std::ofstream file(flags.out);
+  file << record.dump(1) << "\n";
+  if (!file.flush()) return absl::InternalError(absl::StrCat("cannot write ", flags.out));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  const absl::Status status = lockstep::bench::Main(argc, argv);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
