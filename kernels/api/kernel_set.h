@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,12 @@ struct RopeParameters {
   std::vector<float> inverse_frequencies;
 };
 
+// Ops that were enqueued once and can run again, on the same addresses, with what is there then.
+class CapturedOps {
+ public:
+  virtual ~CapturedOps() = default;
+};
+
 // The ops of one backend on one rank. Ops are enqueued in call order and may run later; Synchronize
 // waits for all of them. Arguments in pointers must stay alive until then. Not thread-safe: one
 // thread drives a KernelSet. Example:
@@ -72,6 +79,21 @@ class KernelSet {
   virtual void Upload(const void* host, size_t bytes, void* device) = 0;
   virtual void Download(const void* device, size_t bytes, void* host) = 0;
   virtual absl::Status Synchronize() = 0;
+
+  // Running ahead of the device. What stands here is for a backend whose ops run at once.
+  virtual bool asynchronous() const { return false; }
+  // Memory of the host for Upload and Download, which then never wait for the device.
+  virtual absl::StatusOr<Buffer> AllocateHost(size_t bytes, std::string_view purpose) {
+    return Allocate(bytes, purpose);
+  }
+  // Names the ops enqueued so far, to wait for them and no later ones.
+  virtual uint64_t Mark() { return 0; }
+  virtual absl::Status WaitFor(uint64_t /*mark*/) { return Synchronize(); }
+  // Keeps the ops that `enqueue` calls, and runs none of them. Null where that gains nothing.
+  virtual std::unique_ptr<CapturedOps> Capture(const std::function<void()>& /*enqueue*/) {
+    return nullptr;
+  }
+  virtual void Replay(const CapturedOps& /*ops*/) {}
 
   // Weights. Shapes were checked by the caller; `segments` divides the inputs of a row-parallel
   // layer and is 1 otherwise. Several tensors are stacked along outputs (q, k, v; gate, up).
@@ -92,6 +114,12 @@ class KernelSet {
   virtual void Embedding(const EmbeddingArgs& args) = 0;
   virtual void RmsNorm(const RmsNormArgs& args) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
+  // A row-parallel layer onto the residual stream, and the norm of what comes next: `linear`
+  // accumulates, `norm` reads its output. The bits of the two ops.
+  virtual void LinearAndNorm(const LinearArgs& linear, const RmsNormArgs& norm) {
+    Linear(linear);
+    RmsNorm(norm);
+  }
   virtual void QkvPrepare(const QkvPrepareArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void SwiGlu(const SwiGluArgs& args) = 0;

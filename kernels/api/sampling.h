@@ -59,8 +59,11 @@ struct SampleArgs {
 inline constexpr int kTopLogprobsMax = 64;
 
 // Log-probabilities of one row of logits; the one op for greedy, sampled, prefill and score.
+inline constexpr int32_t kTargetNone = -1;
+inline constexpr int32_t kTargetDrawn = -2;
+
 struct LogprobRow {
-  int32_t target_id = 0;  // -1: none wanted.
+  int32_t target_id = 0;  // kTargetNone, or kTargetDrawn: what drawn_ids says of the row.
   float temperature = 1;  // For the scaled values; 0 counts as 1, because greedy has no scale.
   int32_t top_count = 0;  // 0..kTopLogprobsMax, of raw logprobs, descending, ties to the lower id.
   int32_t chosen_begin = 0;  // This row's part of LogprobArgs::chosen_ids.
@@ -78,6 +81,7 @@ struct LogprobArgs {
   int vocabulary = 0;
   const float* logits = nullptr;           // [rows, vocabulary]
   const LogprobRow* row_params = nullptr;  // [rows]
+  const int32_t* drawn_ids = nullptr;      // [rows] For kTargetDrawn; a negative id is none.
   const int32_t* chosen_ids = nullptr;
   float* raw = nullptr;              // [rows], of target_id; 0 when none is wanted.
   float* scaled = nullptr;           // [rows], of target_id at the row's temperature.

@@ -16,7 +16,8 @@ struct StepShape {
 // Per-row and per-sequence inputs of one step, in the backend's memory, so that a captured graph
 // can be replayed with other contents. Rows of one sequence are adjacent and ascend by position.
 struct StepInputs {
-  const int32_t* token_ids = nullptr;  // [rows]
+  const int32_t* token_ids = nullptr;  // [rows] As EmbeddingArgs::ids.
+  const int32_t* drawn_ids = nullptr;  // As EmbeddingArgs::drawn_ids.
   const int32_t* positions = nullptr;  // [rows] absolute position of the row's token, from 0.
   const int32_t* row_sequence =
       nullptr;                           // [rows] index into the arrays below; -1 is a padding row.

@@ -108,8 +108,14 @@ void RawOfRow(const LogprobArgs& args, const LogprobRow& row, const float* z, fl
   }
 }
 
+bool WantsNothing(const LogprobRow& row) {
+  return row.target_id < 0 && row.top_count == 0 && row.want_entropy == 0 &&
+         row.chosen_begin == row.chosen_end;
+}
+
 void LogprobsOfRow(const LogprobArgs& args, int64_t index, float* scratch) {
-  const LogprobRow& row = args.row_params[index];
+  LogprobRow row = args.row_params[index];
+  if (row.target_id == kTargetDrawn) row.target_id = args.drawn_ids[index];
   const size_t n = static_cast<size_t>(args.vocabulary);
   const float* z = args.logits + static_cast<size_t>(index) * n;
   const RowResults results{.raw = At(args.raw, index),
@@ -130,6 +136,7 @@ void LogprobsOfRow(const LogprobArgs& args, int64_t index, float* scratch) {
     return FailRow(args, row, results);
   }
   args.errors[index] = SampleError::kNone;
+  if (WantsNothing(row)) return;
   RawOfRow(args, row, z, scratch, results);
   if (row.want_scaled == 0 || results.scaled == nullptr || row.target_id < 0) return;
   ScaleRow(z, n, row.temperature == 0 ? 1.0f : row.temperature, scratch);

@@ -1,4 +1,5 @@
 // Embedding and GatherRows: copies of rows, no arithmetic but the exact widening of bf16.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/api/bf16.h"
@@ -19,7 +20,9 @@ void Embedding(OpContext& context, const EmbeddingArgs& args) {
   ForRowParts(context.pool, PartsOf(args.rows, args.width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* y = static_cast<float*>(args.y) + static_cast<size_t>(row) * width;
-      const size_t first = static_cast<size_t>(args.ids[row]) * width;
+      int32_t id = args.ids[row];
+      if (id < 0) id = std::max(0, args.drawn_ids[kernels::DrawnSlot(id)]);
+      const size_t first = static_cast<size_t>(id) * width;
       if (args.table_dtype == DType::kBf16) {
         const uint16_t* table = static_cast<const uint16_t*>(args.table) + first;
         for (size_t i = 0; i < width; ++i) y[i] = FloatOfBf16(table[i]);

@@ -19,6 +19,7 @@ constexpr int kVectorsAtOnce = 132 * 2048;
 struct Copy {
   const void* x;
   const int32_t* source;
+  const int32_t* drawn;
   void* y;
   int rows;
   int width;
@@ -31,19 +32,19 @@ cudaError_t CopyRows(const Copy& copy, cudaStream_t stream) {
   if (copy.rows == 0) return cudaSuccess;
   const int vectors = copy.width / kRowVector;
   return LaunchKernel(CopyRowsKernel, GridOf(copy.rows, vectors), dim3(kRowThreads), 0, stream,
-                      static_cast<const uint4*>(copy.x), copy.source, static_cast<uint4*>(copy.y),
-                      vectors);
+                      static_cast<const uint4*>(copy.x), copy.source, copy.drawn,
+                      static_cast<uint4*>(copy.y), vectors);
 }
 
 }  // namespace
 
 cudaError_t Embedding(const EmbeddingArgs& args, cudaStream_t stream) {
   if (args.table_dtype != DType::kBf16) return cudaErrorInvalidValue;
-  return CopyRows({args.table, args.ids, args.y, args.rows, args.width}, stream);
+  return CopyRows({args.table, args.ids, args.drawn_ids, args.y, args.rows, args.width}, stream);
 }
 
 cudaError_t GatherRows(const GatherRowsArgs& args, cudaStream_t stream) {
-  return CopyRows({args.x, args.source_rows, args.y, args.rows, args.width}, stream);
+  return CopyRows({args.x, args.source_rows, nullptr, args.y, args.rows, args.width}, stream);
 }
 
 cudaError_t SwiGlu(const SwiGluArgs& args, cudaStream_t stream) {

@@ -16,14 +16,17 @@ class AlteringExecutor : public worker::StepExecutor {
   explicit AlteringExecutor(std::unique_ptr<worker::StepExecutor> inner)
       : inner_(std::move(inner)) {}
 
-  absl::Status Execute(std::span<const worker::StepSequence> sequences,
-                       std::vector<worker::StepSequenceResult>* results) override {
+  absl::Status Launch(std::span<const worker::StepSequence> sequences) override {
     std::vector<worker::StepSequence> altered(sequences.begin(), sequences.end());
     AlterStep(&altered);
-    const absl::Status status = inner_->Execute(altered, results);
+    return inner_->Launch(altered);
+  }
+  absl::Status Collect(std::vector<worker::StepSequenceResult>* results) override {
+    const absl::Status status = inner_->Collect(results);
     if (status.ok()) AlterResults(results);
     return status;
   }
+  bool asynchronous() const override { return inner_->asynchronous(); }
   uint64_t progress() const override { return inner_->progress(); }
   int kv_block_count() const override { return inner_->kv_block_count(); }
   int kv_block_tokens() const override { return inner_->kv_block_tokens(); }

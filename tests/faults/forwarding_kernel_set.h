@@ -26,6 +26,13 @@ class ForwardingKernelSet : public kernels::KernelSet {
     inner_->Download(device, bytes, host);
   }
   absl::Status Synchronize() override { return inner_->Synchronize(); }
+  // Ops are not captured: a fault wants to see each of them.
+  bool asynchronous() const override { return inner_->asynchronous(); }
+  absl::StatusOr<kernels::Buffer> AllocateHost(size_t bytes, std::string_view purpose) override {
+    return inner_->AllocateHost(bytes, purpose);
+  }
+  uint64_t Mark() override { return inner_->Mark(); }
+  absl::Status WaitFor(uint64_t mark) override { return inner_->WaitFor(mark); }
 
   absl::StatusOr<std::unique_ptr<kernels::LinearWeight>> PackLinear(
       std::span<const kernels::HostTensor> weights, std::span<const kernels::HostTensor> biases,

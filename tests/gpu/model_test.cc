@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "gtest/gtest.h"
 #include "kernels/factory.h"
 #include "services/worker/model/model_factory.h"
+#include "services/worker/model/transformer_executor.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/unit/model/step_driver.h"
 
@@ -34,13 +36,15 @@ struct NamedModel {
   const char* name;
   const char* model;
   int segments = 1;
+  bool captures = true;
 };
 void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
 
 // Each model is loaded and its layers certified once, for all cases.
 LoadedModel& Loaded(const NamedModel& named) {
   static std::map<std::string, LoadedModel> models;
-  const auto found = models.find(named.name);
+  const std::string key = absl::StrCat(named.name, named.captures ? "" : " eager");
+  const auto found = models.find(key);
   if (found != models.end()) return found->second;
   auto kernels = kernels::CreateKernelSet(
       {.backend = "cuda", .certificates_path = ::testing::TempDir() + "lockstep_certificates"});
@@ -51,10 +55,16 @@ LoadedModel& Loaded(const NamedModel& named) {
                                                  .kv_bytes = int64_t{6} << 30,
                                                  .sequences_max = 256,
                                                  .chunk_tokens = 2048,
-                                                 .context_tokens_max = 4096},
+                                                 .context_tokens_max = 4096,
+                                                 .logits_bytes_max = size_t{1} << 30,
+                                                 .captures = named.captures},
                                                 *std::move(kernels));
   LOCKSTEP_CHECK(model.ok()) << model.status().ToString();
-  return models.emplace(named.name, *std::move(model)).first->second;
+  return models.emplace(key, *std::move(model)).first->second;
+}
+
+int64_t Replays(const LoadedModel& model) {
+  return static_cast<const TransformerExecutor&>(*model.executor).replays();
 }
 
 class DeviceModelTest : public ::testing::TestWithParam<NamedModel> {
@@ -128,6 +138,41 @@ TEST_P(DeviceModelTest, NeighboursDoNotShow) {
     const Trace trace = testing::Drive(model_->executor.get(), sequence_, schedule);
     EXPECT_EQ(trace.sequences_step_max, neighbours + 1);
     EXPECT_EQ(DifferenceOf(trace, expected_), "") << neighbours << " neighbours";
+  }
+}
+
+// A decode step is enqueued op by op when its row count is seen for the first time, and captured
+// when it is seen again.
+TEST_P(DeviceModelTest, CapturedStepsGiveTheBitsOfEnqueuedOnes) {
+  NamedModel eager = GetParam();
+  eager.captures = false;
+  LoadedModel& never = Loaded(eager);
+  for (const int neighbours : {0, 2, 36, 255}) {
+    Schedule schedule = Alone();
+    schedule.neighbours = neighbours;
+    schedule.neighbours_decode = true;
+    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
+    const int64_t replays = Replays(*model_);
+    const Trace captured = testing::Drive(model_->executor.get(), sequence_, schedule);
+    EXPECT_GE(Replays(*model_) - replays, kNewTokens - 3);
+    EXPECT_EQ(DifferenceOf(captured, expected_), "") << neighbours << " neighbours";
+    EXPECT_EQ(DifferenceOf(testing::Drive(never.executor.get(), sequence_, schedule), captured),
+              "");
+  }
+  EXPECT_EQ(Replays(never), 0);
+}
+
+TEST_P(DeviceModelTest, RunningAheadDoesNotShow) {
+  for (const int neighbours : {0, 7, 100}) {
+    Schedule schedule = Alone();
+    schedule.cuts = {256};
+    schedule.ahead = true;
+    schedule.neighbours = neighbours;
+    schedule.neighbours_decode = true;
+    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
+    EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), sequence_, schedule), expected_),
+              "")
+        << neighbours << " neighbours";
   }
 }
 

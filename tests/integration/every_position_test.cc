@@ -129,10 +129,9 @@ class MortalExecutor final : public faults::AlteringExecutor {
   MortalExecutor(std::unique_ptr<worker::StepExecutor> inner, Lives* lives)
       : AlteringExecutor(std::move(inner)), lives_(lives), life_(lives->Begin()) {}
 
-  absl::Status Execute(std::span<const worker::StepSequence> sequences,
-                       std::vector<worker::StepSequenceResult>* results) override {
+  absl::Status Launch(std::span<const worker::StepSequence> sequences) override {
     if (!lives_->Enter(life_)) return absl::UnavailableError("the device is gone");
-    const absl::Status status = AlteringExecutor::Execute(sequences, results);
+    const absl::Status status = AlteringExecutor::Launch(sequences);
     lives_->Ran(life_, sequences);
     return status;
   }

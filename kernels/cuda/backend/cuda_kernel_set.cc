@@ -1,6 +1,7 @@
 #include "kernels/cuda/backend/cuda_kernel_set.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "kernels/cuda/backend/captured_graph.h"
 #include "kernels/cuda/backend/cuda_kv_cache.h"
 #include "kernels/cuda/backend/cuda_weights.h"
 #include "kernels/cuda/backend/step_scratch.h"
@@ -19,6 +21,7 @@
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
+#include "kernels/cuda/runtime/event.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/order/rope_table.h"
 
@@ -46,6 +49,9 @@ class CudaKernelSet final : public KernelSet {
   absl::Status Open() {
     LOCKSTEP_ASSIGN_OR_RETURN(stream_, CreateStream());
     LOCKSTEP_ASSIGN_OR_RETURN(lt_, CreateLtHandle());
+    for (Event& event : events_) {
+      LOCKSTEP_ASSIGN_OR_RETURN(event, CreateEvent());
+    }
     return absl::OkStatus();
   }
 
@@ -65,6 +71,24 @@ class CudaKernelSet final : public KernelSet {
   absl::Status Synchronize() override {
     Keep(cudaStreamSynchronize(stream_.get()), "waiting for the device");
     return status_;
+  }
+
+  bool asynchronous() const override { return true; }
+  absl::StatusOr<Buffer> AllocateHost(size_t bytes, std::string_view purpose) override {
+    return AllocatePinned(bytes, purpose);
+  }
+  uint64_t Mark() override {
+    Keep(cudaEventRecord(events_[marks_ % events_.size()].get(), stream_.get()), "mark");
+    return marks_++;
+  }
+  // An event that was recorded again since stands for later ops, which is late but not wrong.
+  absl::Status WaitFor(uint64_t mark) override {
+    Keep(cudaEventSynchronize(events_[mark % events_.size()].get()), "waiting for the device");
+    return status_;
+  }
+  std::unique_ptr<CapturedOps> Capture(const std::function<void()>& enqueue) override;
+  void Replay(const CapturedOps& ops) override {
+    Keep(static_cast<const CapturedGraph&>(ops).Launch(stream_.get()), "launching a graph");
   }
 
   absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
@@ -111,7 +135,12 @@ class CudaKernelSet final : public KernelSet {
   void RmsNorm(const RmsNormArgs& args) override {
     Keep(cuda::RmsNorm(args, stream_.get()), "RMSNorm");
   }
-  void Linear(const LinearArgs& args) override;
+  void Linear(const LinearArgs& args) override { RunLinear(args, {}); }
+  void LinearAndNorm(const LinearArgs& linear, const RmsNormArgs& norm) override {
+    RunLinear(
+        linear,
+        {.weight = norm.weight, .epsilon = norm.epsilon, .y = norm.y, .y_stride = norm.y_stride});
+  }
   void QkvPrepare(const QkvPrepareArgs& args) override {
     Keep(cuda::QkvPrepare({.args = args, .pool = PoolOf(args.kv)}, stream_.get()), "q, k, v");
   }
@@ -130,6 +159,7 @@ class CudaKernelSet final : public KernelSet {
   }
 
  private:
+  void RunLinear(const LinearArgs& args, const LinearNorm& norm);
   static const KvPool& PoolOf(const KvCache* kv) {
     return static_cast<const CudaKvCache*>(kv)->pool();
   }
@@ -145,6 +175,10 @@ class CudaKernelSet final : public KernelSet {
   Stream stream_;
   LtHandle lt_;
   absl::Status status_;
+  std::array<Event, 4> events_;  // Of the last marks.
+  uint64_t marks_ = 0;
+  // While ops are captured: the kernels that certificates name for them.
+  std::vector<KernelNode>* expected_ = nullptr;
 
   std::set<LinearShape> packed_;  // Of all weights, as bf16 layers.
   std::map<LinearShape, LinearPlan> plans_;
@@ -172,7 +206,20 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   return absl::OkStatus();
 }
 
-void CudaKernelSet::Linear(const LinearArgs& args) {
+std::unique_ptr<CapturedOps> CudaKernelSet::Capture(const std::function<void()>& enqueue) {
+  std::vector<KernelNode> expected;
+  expected_ = &expected;
+  absl::StatusOr<std::unique_ptr<CapturedGraph>> graph =
+      CapturedGraph::Create(stream_.get(), enqueue);
+  expected_ = nullptr;
+  absl::Status status = graph.status();
+  if (status.ok()) status = CheckForeignKernels((*graph)->kernels(), expected);
+  if (status.ok()) return *std::move(graph);
+  Keep(std::move(status));
+  return nullptr;
+}
+
+void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
   const auto& weight = static_cast<const CudaLinearWeight&>(*args.weight);
   const auto plan = plans_.find(weight.shape(args.output_f32 ? DType::kF32 : DType::kBf16));
   if (plan == plans_.end() || args.x_stride != static_cast<size_t>(weight.inputs()) ||
@@ -186,9 +233,13 @@ void CudaKernelSet::Linear(const LinearArgs& args) {
                          .x = args.x,
                          .y = args.y,
                          .accumulate = args.accumulate,
+                         .norm = norm,
                          .workspace = linear_scratch_.as<void>(),
                          .workspace_bytes = linear_scratch_.bytes()},
                         stream_.get()));
+  if (expected_ == nullptr) return;
+  const std::vector<KernelNode> kernels = plan->second.ExpectedKernels(args.rows);
+  expected_->insert(expected_->end(), kernels.begin(), kernels.end());
 }
 
 void CudaKernelSet::Attention(const AttentionArgs& args) {

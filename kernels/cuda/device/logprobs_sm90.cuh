@@ -174,7 +174,8 @@ __device__ __forceinline__ void StoreResults(const LogprobArgs& args, const Logp
 __device__ __forceinline__ void LogprobsOfRow(const LogprobArgs& args, int row, int next_row,
                                               const RowPart& part, PartLoader& loader,
                                               float* tile_sums, LogprobShared& shared) {
-  const LogprobRow params = args.row_params[row];
+  LogprobRow params = args.row_params[row];
+  if (params.target_id == kTargetDrawn) params.target_id = args.drawn_ids[row];
   PartSummary mine{-kInfinity, 0};
   loader.Take(row, [&](float z) {
     mine.max = fmaxf(mine.max, z);

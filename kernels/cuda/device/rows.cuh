@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/api/elementwise.h"
 #include "kernels/cuda/device/bf16_vector.cuh"
 #include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
 
@@ -19,15 +20,18 @@ __device__ __forceinline__ int VectorOfRow() {
   return static_cast<int>(blockIdx.y * kVectors * kRowThreads + threadIdx.x);
 }
 
-// y[r, :] = x[source[r], :].
+// y[r, :] = x[source[r], :]. A negative source stands in `drawn`.
 __global__ void __launch_bounds__(kRowThreads)
-    CopyRowsKernel(const uint4* x, const int32_t* source, uint4* y, int vectors) {
+    CopyRowsKernel(const uint4* x, const int32_t* source, const int32_t* drawn, uint4* y,
+                   int vectors) {
   WaitForKernels();
   AllowNextKernel();
   const int vector = VectorOfRow<1>();
   if (vector >= vectors) return;
   const size_t row = blockIdx.x;
-  y[row * vectors + vector] = x[static_cast<size_t>(source[row]) * vectors + vector];
+  int at = source[row];
+  if (at < 0) at = max(0, drawn[DrawnSlot(at)]);
+  y[row * vectors + vector] = x[static_cast<size_t>(at) * vectors + vector];
 }
 
 // silu(g) = g / (1 + exp(-g)) in fp32, with the division of IEEE and the exponential of CUDA's

@@ -63,6 +63,8 @@ absl::Status LinearPlan::Run(const LinearCall& call, cudaStream_t stream) const 
     piece.rows = std::min(call.rows - done, ladder_.back().rung.rows());
     piece.x = static_cast<const uint8_t*>(call.x) + static_cast<size_t>(done) * x_bytes;
     piece.y = static_cast<uint8_t*>(call.y) + static_cast<size_t>(done) * y_bytes;
+    piece.norm.y =
+        static_cast<uint16_t*>(call.norm.y) + static_cast<size_t>(done) * call.norm.y_stride;
     LOCKSTEP_RETURN_IF_ERROR(RungFor(piece.rows).rung.Enqueue(piece, stream));
   }
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/linear_sm90.h"
+#include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 
 namespace lockstep::kernels::cuda {
@@ -64,7 +65,8 @@ absl::Status LinearRung::EnqueueProduct(const ProductPointers& pointers,
 
 absl::Status LinearRung::Enqueue(const LinearCall& call, cudaStream_t stream) const {
   if (call.rows <= 0 || call.rows > rows_ || (shape_.bias != (call.bias != nullptr)) ||
-      (call.accumulate && shape_.output != DType::kBf16)) {
+      (call.accumulate && shape_.output != DType::kBf16) ||
+      (call.norm.weight != nullptr && !call.accumulate)) {
     return absl::InvalidArgumentError(
         absl::StrCat("linear layer: ", call.rows, " rows on a rung of ", rows_));
   }
@@ -78,17 +80,27 @@ absl::Status LinearRung::Enqueue(const LinearCall& call, cudaStream_t stream) co
     return absl::InvalidArgumentError(
         absl::StrCat("linear layer: a pointer is no multiple of ", kLinearAlignment));
   }
+  const RmsNormArgs norm = {.weight = call.norm.weight,
+                            .epsilon = call.norm.epsilon,
+                            .width = shape_.outputs,
+                            .rows = call.rows,
+                            .x = call.y,
+                            .x_stride = static_cast<size_t>(shape_.y_stride),
+                            .y = call.norm.y,
+                            .y_stride = call.norm.y_stride};
   if (!has_product()) {
-    return StatusOfCuda(LinearOnSm90({.shape = shape_,
-                                      .tiling = choice_.traits.id,
-                                      .rows = call.rows,
-                                      .weight = call.weight,
-                                      .bias = call.bias,
-                                      .x = call.x,
-                                      .y = call.y,
-                                      .accumulate = call.accumulate},
-                                     stream),
-                        "linear layer");
+    LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(LinearOnSm90({.shape = shape_,
+                                                        .tiling = choice_.traits.id,
+                                                        .rows = call.rows,
+                                                        .weight = call.weight,
+                                                        .bias = call.bias,
+                                                        .x = call.x,
+                                                        .y = call.y,
+                                                        .accumulate = call.accumulate},
+                                                       stream),
+                                          "linear layer"));
+    if (call.norm.weight == nullptr) return absl::OkStatus();
+    return StatusOfCuda(RmsNorm(norm, stream), "RMSNorm behind a linear layer");
   }
   const bool apart = shape_.segments > 1 || call.accumulate;
   void* product =
@@ -101,11 +113,25 @@ absl::Status LinearRung::Enqueue(const LinearCall& call, cudaStream_t stream) co
                                            .workspace_bytes = choice_.workspace_bytes},
                                           stream));
   if (!apart) return absl::OkStatus();
+  const size_t partial_stride = static_cast<size_t>(rows_) * static_cast<size_t>(shape_.outputs);
+  if (call.norm.weight != nullptr) {
+    return StatusOfCuda(
+        ResidualRmsNorm(
+            {.norm = norm,
+             .residual = call.y,
+             .residual_stride = static_cast<size_t>(shape_.y_stride),
+             .segments = shape_.segments,
+             .update = product,
+             .partials = static_cast<const float*>(product),
+             .partial_stride = partial_stride,
+             .bias = shape_.segments == 1 ? nullptr : static_cast<const uint16_t*>(call.bias)},
+            stream),
+        "residual and RMSNorm behind a linear layer");
+  }
   return StatusOfCuda(LinearCombine({.shape = shape_,
                                      .rows = call.rows,
                                      .partials = product,
-                                     .partial_stride = static_cast<size_t>(rows_) *
-                                                       static_cast<size_t>(shape_.outputs),
+                                     .partial_stride = partial_stride,
                                      .bias = call.bias,
                                      .y = call.y,
                                      .accumulate = call.accumulate},

@@ -13,6 +13,14 @@
 
 namespace lockstep::kernels::cuda {
 
+// The RMSNorm of y that follows a call.
+struct LinearNorm {
+  const float* weight = nullptr;  // [outputs]; null: none follows.
+  float epsilon = 0;
+  void* y = nullptr;  // bf16 [rows, outputs]
+  size_t y_stride = 0;
+};
+
 // One call of a linear layer: y = RN(T(p) [+ bias]), or with `accumulate` y = RN(y + that), in bf16
 // (fp32 where the shape says so).
 struct LinearCall {
@@ -22,6 +30,7 @@ struct LinearCall {
   const void* x = nullptr;  // bf16 [rows, inputs]
   void* y = nullptr;        // [rows, outputs]
   bool accumulate = false;  // bf16 outputs only.
+  LinearNorm norm;          // With accumulate only.
   // Scratch of this call until it has run; concurrent branches of a graph each have their own.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;

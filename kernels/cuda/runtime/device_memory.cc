@@ -24,4 +24,14 @@ absl::StatusOr<Buffer> AllocateDevice(size_t bytes, std::string_view purpose) {
   return StatusOfCuda(error, what.c_str());
 }
 
+absl::StatusOr<Buffer> AllocatePinned(size_t bytes, std::string_view purpose) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocHost(&data, bytes);
+  if (error == cudaSuccess) return Buffer(data, bytes, [](void* memory) { cudaFreeHost(memory); });
+  cudaGetLastError();
+  const std::string what =
+      absl::StrCat(std::string(purpose), " needs ", bytes, " bytes of pinned memory");
+  return StatusOfCuda(error, what.c_str());
+}
+
 }  // namespace lockstep::kernels::cuda

@@ -12,4 +12,7 @@ namespace lockstep::kernels::cuda {
 // bytes free. Any thread.
 absl::StatusOr<Buffer> AllocateDevice(size_t bytes, std::string_view purpose);
 
+// Memory of the host that the device copies from and to by itself.
+absl::StatusOr<Buffer> AllocatePinned(size_t bytes, std::string_view purpose);
+
 }  // namespace lockstep::kernels::cuda

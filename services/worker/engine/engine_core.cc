@@ -193,6 +193,11 @@ void EngineCore::EndNow(HeldSequence* held, SequenceEnd end) {
 
 void EngineCore::Forget(HeldSequence* held) {
   selector_.Remove(held);
+  for (StepInFlight& step : in_flight_) {
+    for (Part& part : step.parts) {
+      if (part.held == held) part.held = nullptr;
+    }
+  }
   const base::TicketId ticket = held->sequence->start().ticket;
   deadlines_.erase({held->sequence->start().deadline, ticket});
   held_.erase(ticket);
@@ -211,71 +216,108 @@ void EngineCore::DeliverPending() {
   deps_.on_step(std::exchange(pending_, {}));
 }
 
+void EngineCore::SetHold(bool hold) {
+  hold_ = hold;
+  // Nothing is delivered while it holds.
+  while (hold_ && health_.ok() && !in_flight_.empty()) CollectStep();
+}
+
 bool EngineCore::RunStep() {
   DeliverPending();
   // An engine that lost its device has work and does not progress: its lease must end.
-  idle_ = health_.ok();
-  if (!health_.ok() || hold_) return false;
+  idle_ = false;
+  if (!health_.ok()) return false;
+  const bool may_launch = !hold_ && (in_flight_.empty() || !selector_.NeedsDrawnIds());
+  const bool launched = may_launch && LaunchStep();
+  const size_t ahead = launched && deps_.executor->asynchronous() ? 1 : 0;
+  const bool collects = in_flight_.size() > ahead;
+  if (health_.ok() && collects) CollectStep();
+  const bool worked = health_.ok() && (launched || collects);
+  idle_ = health_.ok() && !worked;
+  return worked;
+}
+
+bool EngineCore::LaunchStep() {
   const absl::Time plan_begin = deps_.clock->Now();
   const std::vector<Planned> planned = selector_.Select(plan_begin);
   if (planned.empty()) return false;
-  idle_ = false;
-  deps_.metrics->plan_seconds.Observe(deps_.clock->Now() - plan_begin);
-  if (const absl::Status status = Execute(planned); !status.ok()) {
-    health_ = status;
-    if (deps_.on_failure) deps_.on_failure(status);
+  StepInFlight step;
+  sequences_.clear();
+  for (const Planned& item : planned) {
+    HeldSequence* const held = item.held;
+    Sequence& sequence = *held->sequence;
+    step.parts.push_back({.held = held,
+                          .begin = sequence.computed(),
+                          .tokens = item.tokens,
+                          .prefill_length = sequence.prefill_length()});
+    step.rows += item.tokens;
+    const auto blocks = held->kv.BlocksOf(sequence.computed() + item.tokens);
+    sequences_.push_back(sequence.BeginStep(item.tokens, blocks, held->step_index));
+    held->step_index = static_cast<int>(step.parts.size()) - 1;
+  }
+  step.launched = deps_.clock->Now();
+  deps_.metrics->plan_seconds.Observe(step.launched - plan_begin);
+  if (const absl::Status status = deps_.executor->Launch(sequences_); !status.ok()) {
+    Fail(status);
     return false;
   }
+  in_flight_.push_back(std::move(step));
+  return true;
+}
+
+void EngineCore::CollectStep() {
+  const StepInFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  results_.clear();
+  if (const absl::Status status = deps_.executor->Collect(&results_); !status.ok()) {
+    return Fail(status);
+  }
+  LOCKSTEP_CHECK_EQ(results_.size(), step.parts.size());
+  MeasureStep(step);
   StepOutput output;
   output.step = ++steps_;
-  output.outputs.reserve(planned.size());
-  for (size_t i = 0; i < planned.size(); ++i) {
-    SequenceOutput result = TakeResult(planned[i], results_[i], &output.cuts);
+  output.outputs.reserve(step.parts.size());
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    if (step.parts[i].held == nullptr) continue;
+    SequenceOutput result = TakeResult(step.parts[i], results_[i], &output.cuts);
     const bool is_empty = result.ids.empty() && result.prompt_count == 0 && !result.end;
     if (!is_empty) output.outputs.push_back(std::move(result));
   }
   SetGauges();
   if (!IsEmpty(output)) deps_.on_step(std::move(output));
-  return true;
 }
 
-absl::Status EngineCore::Execute(const std::vector<Planned>& planned) {
-  std::vector<StepSequence> sequences;
-  sequences.reserve(planned.size());
-  int64_t rows = 0;
-  for (const Planned& item : planned) {
-    const Sequence& sequence = *item.held->sequence;
-    sequences.push_back(sequence.PrepareStep(
-        item.tokens, item.held->kv.BlocksOf(sequence.computed() + item.tokens)));
-    rows += item.tokens;
-  }
-  results_.clear();
-  const absl::Time begin = deps_.clock->Now();
-  LOCKSTEP_RETURN_IF_ERROR(deps_.executor->Execute(sequences, &results_));
-  LOCKSTEP_CHECK_EQ(results_.size(), planned.size());
+void EngineCore::Fail(const absl::Status& status) {
+  health_ = status;
+  if (deps_.on_failure) deps_.on_failure(status);
+}
+
+void EngineCore::MeasureStep(const StepInFlight& step) {
   EngineMetrics& metrics = *deps_.metrics;
-  metrics.step_seconds.Observe(deps_.clock->Now() - begin);
+  const absl::Time now = deps_.clock->Now();
+  // A step begins when the one before it has ended.
+  metrics.step_seconds.Observe(now - std::max(step.launched, collected_));
+  collected_ = now;
   metrics.steps.Increment();
-  metrics.batch_sequences.Observe(static_cast<double>(planned.size()));
-  metrics.batch_rows.Observe(static_cast<double>(rows));
-  batch_max_ = std::max(batch_max_, static_cast<int64_t>(planned.size()));
-  return absl::OkStatus();
+  metrics.batch_sequences.Observe(static_cast<double>(step.parts.size()));
+  metrics.batch_rows.Observe(static_cast<double>(step.rows));
+  batch_max_ = std::max(batch_max_, static_cast<int64_t>(step.parts.size()));
 }
 
-SequenceOutput EngineCore::TakeResult(const Planned& planned, const StepSequenceResult& result,
+SequenceOutput EngineCore::TakeResult(const Part& part, const StepSequenceResult& result,
                                       std::vector<Cut>* cuts) {
-  HeldSequence* const held = planned.held;
+  HeldSequence* const held = part.held;
   Sequence& sequence = *held->sequence;
-  if (sequence.prefilling()) MeasurePrefill(planned, cuts);
+  if (part.begin < part.prefill_length) MeasurePrefill(part, cuts);
   const absl::Time now = deps_.clock->Now();
   const int64_t length_before = sequence.length();
   SequenceOutput output;
   output.weight_version = options_.weight_version;
-  sequence.TakeResult(planned.tokens, result, now, &output);
+  sequence.TakeResult(result, now, &output);
   if (sequence.length() > length_before) MeasureToken(held, now);
   // What a row with bad values left behind is nobody else's prefix.
   if (result.error == kernels::SampleError::kNone) {
-    held->kv.Publish(sequence.ids(), sequence.computed());
+    held->kv.Publish(sequence.ids(), sequence.settled());
   }
   if (output.end.has_value()) {
     deps_.metrics->sequences_ended[output.end->reason].Increment();
@@ -284,19 +326,18 @@ SequenceOutput EngineCore::TakeResult(const Planned& planned, const StepSequence
   return output;
 }
 
-void EngineCore::MeasurePrefill(const Planned& planned, std::vector<Cut>* cuts) {
-  const Sequence& sequence = *planned.held->sequence;
-  const int64_t begin = sequence.computed();
-  const int64_t end = begin + planned.tokens;
+void EngineCore::MeasurePrefill(const Part& part, std::vector<Cut>* cuts) {
+  const Sequence& sequence = *part.held->sequence;
+  const int64_t end = part.begin + part.tokens;
   cuts->push_back({.ticket = sequence.start().ticket,
-                   .begin = begin,
+                   .begin = part.begin,
                    .end = end,
-                   .length = sequence.prefill_length()});
+                   .length = part.prefill_length});
   EngineMetrics& metrics = *deps_.metrics;
   metrics.prefill_chunks.Increment();
-  if (end < sequence.prefill_length()) metrics.prefill_cuts.Increment();
-  metrics.tokens_prefilled.Increment(static_cast<double>(planned.tokens));
-  const int64_t prompt_tokens = std::min(end, sequence.prompt_count()) - begin;
+  if (end < part.prefill_length) metrics.prefill_cuts.Increment();
+  metrics.tokens_prefilled.Increment(static_cast<double>(part.tokens));
+  const int64_t prompt_tokens = std::min(end, sequence.prompt_count()) - part.begin;
   if (prompt_tokens > 0) {
     metrics.prompt_tokens_prefilled.Increment(static_cast<double>(prompt_tokens));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +26,10 @@ namespace lockstep::worker {
 // mean what EngineLoop says of them. One thread at a time, except for MakeSequence. Example:
 //   core->Start(start);
 //   while (core->RunStep()) {}
+//
+// Over an asynchronous executor it launches a step before it collects the one before, so that it
+// plans while the device computes. What it learns late, an end, makes it drop what the sequence
+// still has in flight: no result of that is delivered or counted.
 class EngineCore {
  public:
   // InvalidArgument when options contradict each other or the executor.
@@ -41,13 +46,14 @@ class EngineCore {
   int64_t AbortRequests(std::span<const base::RequestId> requests,
                         std::vector<base::RequestId>* known);
   int64_t AbortOlderThan(base::Epoch epoch);
-  void SetHold(bool hold) { hold_ = hold; }
+  void SetHold(bool hold);
   int64_t FlushCache(const std::optional<std::string>& cache_namespace);
   void HandOffAll();
 
   // Ends what is past its deadline and delivers the results of commands.
   void DeliverPending();
-  // DeliverPending, then one step. False when there was nothing to run.
+  // DeliverPending, then launches a step, or collects one, or both. False when there was nothing to
+  // do.
   bool RunStep();
 
   // Without `with_held`, which costs a walk over all sequences, the list is empty.
@@ -62,10 +68,27 @@ class EngineCore {
 
   using Planned = StepSelector::Planned;
 
-  absl::Status Execute(const std::vector<Planned>& planned);
-  SequenceOutput TakeResult(const Planned& planned, const StepSequenceResult& result,
+  // A sequence's part of a step in flight.
+  struct Part {
+    HeldSequence* held = nullptr;  // Null once the sequence has ended.
+    int64_t begin = 0;             // Position of its first token.
+    int64_t tokens = 0;
+    int64_t prefill_length = 0;
+  };
+  struct StepInFlight {
+    std::vector<Part> parts;
+    int64_t rows = 0;
+    absl::Time launched;
+  };
+
+  // False when there is nothing to run, or the executor fails.
+  bool LaunchStep();
+  void CollectStep();
+  void Fail(const absl::Status& status);
+  void MeasureStep(const StepInFlight& step);
+  SequenceOutput TakeResult(const Part& part, const StepSequenceResult& result,
                             std::vector<Cut>* cuts);
-  void MeasurePrefill(const Planned& planned, std::vector<Cut>* cuts);
+  void MeasurePrefill(const Part& part, std::vector<Cut>* cuts);
   void MeasureToken(HeldSequence* held, absl::Time now);
   // Queues the end of a sequence that no result ends, and forgets the sequence.
   void EndNow(HeldSequence* held, SequenceEnd end);
@@ -84,6 +107,9 @@ class EngineCore {
   absl::flat_hash_map<base::TicketId, std::unique_ptr<HeldSequence>> held_;
   std::set<std::pair<absl::Time, base::TicketId>> deadlines_;
   StepOutput pending_;
+  std::deque<StepInFlight> in_flight_;  // Oldest first.
+  absl::Time collected_ = absl::InfinitePast();
+  std::vector<StepSequence> sequences_;  // Of the step that is being launched.
   std::vector<StepSequenceResult> results_;
   uint64_t next_age_ = 0;
   uint64_t steps_ = 0;

@@ -16,6 +16,8 @@ class PenaltyCounts {
  public:
   PenaltyCounts(const SequenceParameters& parameters, std::span<const int32_t> prompt_ids);
 
+  // Whether counts are kept, and so change with every token.
+  bool enabled() const { return enabled_; }
   // An output token.
   void Add(int32_t id);
   // Each id once, in order of first occurrence.

@@ -21,6 +21,9 @@ absl::Status StepError(kernels::SampleError error, int64_t position) {
       absl::StrFormat("the model's logits before position %d are not finite", position));
 }
 
+// Stands for a token whose id is not known yet.
+constexpr int32_t kUnknownId = -1;
+
 bool WantsDetails(const SequenceParameters& parameters) {
   return parameters.top_count > 0 || !parameters.chosen_ids.empty() || parameters.entropy;
 }
@@ -41,8 +44,9 @@ Sequence::Sequence(SequenceStart start, StopTracker stops, absl::Time now)
       ids_(start_.prompt_ids),
       stops_(std::move(stops)),
       penalties_(start_.parameters, start_.prompt_ids),
-      next_prompt_(start_.deliver_prompt_from > 0 ? start_.deliver_prompt_from : prompt_count()),
-      next_output_(start_.deliver_output_from),
+      begun_{.prompt = start_.deliver_prompt_from > 0 ? start_.deliver_prompt_from : prompt_count(),
+             .output = start_.deliver_output_from},
+      delivered_(begun_),
       credit_(start_.credit_tokens),
       start_time_(now) {
   for (const IdLogitBias& bias : start_.parameters.logit_bias) {
@@ -87,8 +91,15 @@ int64_t Sequence::positions_max() const {
   return draws() ? prompt_count() + start_.parameters.max_new_tokens - 1 : length();
 }
 
+bool Sequence::can_step() const {
+  const bool was_preempted = !in_flight_.empty() && in_flight_.back().kv_lost;
+  return !was_preempted && (draws_again() || ScoredPosition(begun_) < length());
+}
+
 bool Sequence::BeginPrefill(int64_t cached, absl::Time now) {
+  LOCKSTEP_CHECK(in_flight_.empty());
   computed_ = cached;
+  settled_ = cached;
   if (first_step_time_.has_value()) return false;
   first_step_time_ = now;
   cached_tokens_ = std::min(cached, prompt_count());
@@ -97,22 +108,38 @@ bool Sequence::BeginPrefill(int64_t cached, absl::Time now) {
 
 void Sequence::Preempt() {
   computed_ = 0;
+  settled_ = 0;
   prefill_length_ = length();
+  for (Begun& step : in_flight_) step.kv_lost = true;
   ++preemptions_;
 }
 
 Sequence::ScoreRange Sequence::ScoredBy(int64_t tokens) const {
   // Row r scores position r + 1.
-  const int64_t begin = std::max(next_scored_position(), computed_ + 1);
+  const int64_t begin = std::max(ScoredPosition(begun_), computed_ + 1);
   return {.begin = begin, .end = std::max(begin, std::min(computed_ + tokens + 1, length()))};
 }
 
-StepSequence Sequence::PrepareStep(int64_t tokens, std::span<const int32_t> blocks) const {
+void Sequence::Pass(const ScoreRange& range, Cursor* cursor) const {
+  if (range.begin == range.end) return;
+  if (cursor->prompt < prompt_count()) cursor->prompt = std::min(range.end, prompt_count());
+  cursor->output = std::max(cursor->output, range.end - prompt_count());
+}
+
+StepSequence Sequence::BeginStep(int64_t tokens, std::span<const int32_t> blocks, int drawn_by) {
+  LOCKSTEP_CHECK(can_step() && !needs_drawn_ids());
   const SequenceParameters& parameters = start_.parameters;
   const ScoreRange range = ScoredBy(tokens);
   const std::span<const int32_t> ids(ids_);
   StepSequence step;
-  step.tokens = ids.subspan(computed_, tokens);
+  if (computed_ < length()) {
+    step.tokens = ids.subspan(computed_, tokens);
+  } else {
+    LOCKSTEP_CHECK_EQ(tokens, 1);
+    LOCKSTEP_CHECK_GE(drawn_by, 0);
+    step.tokens = {&kUnknownId, 1};
+    step.drawn_by = drawn_by;
+  }
   step.position = computed_;
   step.blocks = blocks;
   if (range.begin < range.end) {
@@ -127,69 +154,84 @@ StepSequence Sequence::PrepareStep(int64_t tokens, std::span<const int32_t> bloc
   step.top_count = parameters.top_count;
   step.chosen_ids = parameters.chosen_ids;
   step.entropy = parameters.entropy;
-  step.sample = draws() && computed_ + tokens == length();
-  if (!step.sample) return step;
-  step.sampling = {.sub_seed = start_.sub_seed,
-                   .position = length(),
-                   .temperature = parameters.temperature,
-                   .top_k = parameters.top_k,
-                   .top_p = parameters.top_p,
-                   .min_p = parameters.min_p,
-                   .repetition_penalty = parameters.repetition_penalty,
-                   .frequency_penalty = parameters.frequency_penalty,
-                   .presence_penalty = parameters.presence_penalty};
-  step.biases = output_count() < parameters.min_new_tokens ? biases_before_min_ : biases_;
-  step.counts = penalties_.counts();
+  step.sample = draws_again() && computed_ + tokens == begun_length();
+  if (step.sample) DescribeDraw(&step);
+  computed_ += tokens;
+  in_flight_.push_back({.tokens_end = computed_, .scored = range, .sampled = step.sample});
+  const int64_t output_before = begun_.output;
+  Pass(range, &begun_);
+  begun_.output += step.sample;
+  draws_in_flight_ += step.sample;
+  credit_ -= begun_.output - output_before;
   return step;
 }
 
-void Sequence::TakeResult(int64_t tokens, const StepSequenceResult& result, absl::Time now,
+void Sequence::DescribeDraw(StepSequence* step) const {
+  const SequenceParameters& parameters = start_.parameters;
+  const int64_t position = begun_length();
+  step->sampling = {.sub_seed = start_.sub_seed,
+                    .position = position,
+                    .temperature = parameters.temperature,
+                    .top_k = parameters.top_k,
+                    .top_p = parameters.top_p,
+                    .min_p = parameters.min_p,
+                    .repetition_penalty = parameters.repetition_penalty,
+                    .frequency_penalty = parameters.frequency_penalty,
+                    .presence_penalty = parameters.presence_penalty};
+  const bool before_min = position - prompt_count() < parameters.min_new_tokens;
+  step->biases = before_min ? biases_before_min_ : biases_;
+  step->counts = penalties_.counts();
+}
+
+void Sequence::TakeResult(const StepSequenceResult& result, absl::Time now,
                           SequenceOutput* output) {
-  const ScoreRange range = ScoredBy(tokens);
-  const bool sampled = draws() && computed_ + tokens == length();
-  computed_ += tokens;
+  LOCKSTEP_CHECK(!in_flight_.empty());
+  const Begun step = in_flight_.front();
+  in_flight_.pop_front();
+  draws_in_flight_ -= step.sampled;
+  if (!step.kv_lost) settled_ = step.tokens_end;
   output->ticket = start_.ticket;
-  output->token_begin = next_output_;
+  output->token_begin = delivered_.output;
   if (result.error != kernels::SampleError::kNone) {
     output->end = MakeEnd(EndReason::kError, now);
-    output->end->error = StepError(result.error, computed_);
+    output->end->error = StepError(result.error, step.tokens_end);
     return;
   }
-  if (range.begin < range.end) TakeScores(range, result.scored, output);
-  if (sampled) TakeToken(result.sampled_id, result.sampled, now, output);
-  credit_ -= static_cast<int64_t>(output->ids.size());
+  if (step.scored.begin < step.scored.end) TakeScores(step.scored, result.scored, output);
+  if (step.sampled) TakeToken(result.sampled_id, result.sampled, now, output);
+  if (step.kv_lost) prefill_length_ = length();
   if (finished()) output->end = TakeFinishedEnd(now);
 }
 
 void Sequence::TakeScores(const ScoreRange& range, const LogprobBlock& scored,
                           SequenceOutput* output) {
   const int64_t count = range.end - range.begin;
-  if (next_prompt_ < prompt_count()) {
-    LOCKSTEP_CHECK_EQ(range.begin, next_prompt_);
-    next_prompt_ = std::min(range.end, prompt_count());
+  const Cursor before = delivered_;
+  Pass(range, &delivered_);
+  if (before.prompt < prompt_count()) {
+    LOCKSTEP_CHECK_EQ(range.begin, before.prompt);
     output->prompt_begin = range.begin;
-    output->prompt_count = next_prompt_ - range.begin;
+    output->prompt_count = delivered_.prompt - range.begin;
     AppendLogprobs(scored, {.begin = 0, .end = output->prompt_count, .count = count},
                    &output->prompt_logprobs);
     if (!start_.parameters.prompt_details) DropDetails(&output->prompt_logprobs);
   }
   // Positions between the prompt and the first one to deliver were delivered by another attempt.
-  const int64_t output_begin = prompt_count() + next_output_;
+  const int64_t output_begin = prompt_count() + before.output;
   if (output_begin >= range.end) return;
   LOCKSTEP_CHECK_LE(range.begin, output_begin);
   output->ids.assign(ids_.begin() + output_begin, ids_.begin() + range.end);
   AppendLogprobs(scored, {.begin = output_begin - range.begin, .end = count, .count = count},
                  &output->logprobs);
   if (!start_.parameters.logprobs) DropTokenLogprobs(&output->logprobs);
-  next_output_ = range.end - prompt_count();
 }
 
 void Sequence::TakeToken(int32_t id, const LogprobBlock& logprobs, absl::Time now,
                          SequenceOutput* output) {
   LOCKSTEP_CHECK_GE(id, 0);
   Count(id);
-  ++next_output_;
-  LOCKSTEP_CHECK_EQ(next_output_, output_count());
+  ++delivered_.output;
+  LOCKSTEP_CHECK_EQ(delivered_.output, output_count());
   if (!first_token_time_.has_value()) first_token_time_ = now;
   output->ids.push_back(id);
   AppendLogprobs(logprobs, {.begin = 0, .end = 1, .count = 1}, &output->logprobs);

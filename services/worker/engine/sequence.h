@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,11 @@ namespace lockstep::worker {
 // drawn token's noise is keyed by its absolute position. Stop ids are banned from output positions
 // below min_new_tokens. A stop and the length limit met by one token count as the stop.
 //
+// Steps are begun before the results of earlier ones are there. What a step runs follows from how
+// many tokens there will be, which is known; only their ids are not. Planning therefore looks at
+// what was begun, delivery at results. A sequence that turns out to have stopped is dropped by its
+// owner together with what it still has in flight.
+//
 // Used by the engine loop's thread; Create may run on any thread.
 class Sequence {
  public:
@@ -42,32 +48,39 @@ class Sequence {
   int64_t length() const { return static_cast<int64_t>(ids_.size()); }
   int64_t prompt_count() const { return static_cast<int64_t>(start_.prompt_ids.size()); }
   int64_t output_count() const { return length() - prompt_count(); }
-  // Positions whose KV is there. Below prefill_length it prefills, from there on it decodes.
+  // Positions whose KV is there once the steps in flight have run. Below prefill_length it
+  // prefills, from there on it decodes.
   int64_t computed() const { return computed_; }
+  // Positions whose KV is there, as results tell.
+  int64_t settled() const { return settled_; }
   int64_t prefill_length() const { return prefill_length_; }
-  bool prefilling() const { return computed_ < prefill_length_; }
   // The first row that has to be computed whatever is cached: its logits are wanted.
-  int64_t first_row_wanted() const { return next_scored_position() - 1; }
+  int64_t first_row_wanted() const { return ScoredPosition(begun_) - 1; }
   // Positions that may need KV before the sequence ends.
   int64_t positions_max() const;
 
   // Its next step would deliver output tokens that the reader has not asked for.
   bool stalled() const { return delivers_output() && credit_ <= 0; }
   void AddCredit(int64_t tokens) { credit_ += tokens; }
+  // Something is left to compute, and what is in flight need not be there for it.
+  bool can_step() const;
+  // Its next step needs the id of a token that is being drawn: penalties count ids.
+  bool needs_drawn_ids() const { return draws_in_flight_ > 0 && penalties_.enabled(); }
   // Nothing is left to compute: it met its end before it began.
-  bool finished() const { return !draws() && next_scored_position() >= length(); }
+  bool finished() const { return !draws() && ScoredPosition(delivered_) >= length(); }
 
   // Computation begins, or begins again, behind `cached` tokens. True for the first time.
   bool BeginPrefill(int64_t cached, absl::Time now);
-  // Its KV is gone; prefill will cover prompt and generated tokens.
+  // Its KV is gone; prefill will cover prompt and generated tokens, those in flight included: it
+  // cannot step before they are there.
   void Preempt();
 
   // Its part of a step that runs `tokens` tokens. Spans point into the sequence and `blocks`, and
-  // live until TakeResult.
-  StepSequence PrepareStep(int64_t tokens, std::span<const int32_t> blocks) const;
-  // Counts the tokens as computed, and appends what is new to `output`, its end included.
-  void TakeResult(int64_t tokens, const StepSequenceResult& result, absl::Time now,
-                  SequenceOutput* output);
+  // live until it changes. `drawn_by` says who draws the token to run, when that is in flight.
+  StepSequence BeginStep(int64_t tokens, std::span<const int32_t> blocks, int drawn_by);
+  // The result of the oldest step begun and not taken. Appends what is new to `output`, its end
+  // included.
+  void TakeResult(const StepSequenceResult& result, absl::Time now, SequenceOutput* output);
   // For an end that has other reasons than a result.
   SequenceEnd MakeEnd(EndReason reason, absl::Time now) const;
   // The end of a finished() sequence.
@@ -77,7 +90,7 @@ class Sequence {
   std::span<const base::Digest128> BlockKeys(const PrefixScope& scope, int64_t block_tokens);
 
   absl::Time start_time() const { return start_time_; }
-  int64_t next_output() const { return next_output_; }
+  int64_t next_output() const { return delivered_.output; }
 
  private:
   struct ScoreRange {
@@ -85,15 +98,34 @@ class Sequence {
     int64_t end = 0;
   };
 
+  // What comes next: begun, or delivered.
+  struct Cursor {
+    int64_t prompt = 0;  // Prompt position to score; prompt_count() when none is left.
+    int64_t output = 0;  // Output position.
+  };
+  struct Begun {
+    int64_t tokens_end = 0;  // Positions that are computed then.
+    ScoreRange scored;
+    bool sampled = false;
+    bool kv_lost = false;  // It was preempted since.
+  };
+
   Sequence(SequenceStart start, StopTracker stops, absl::Time now);
 
   absl::Status ReplayGenerated();
   bool draws() const { return !end_reason_.has_value(); }
-  bool delivers_output() const { return draws() || next_output_ < output_count(); }
-  int64_t next_scored_position() const {
-    return next_prompt_ < prompt_count() ? next_prompt_ : prompt_count() + next_output_;
+  // Tokens that there are once the steps in flight have run, unless one of them stops.
+  int64_t begun_length() const { return length() + draws_in_flight_; }
+  bool draws_again() const {
+    return draws() && begun_length() - prompt_count() < start_.parameters.max_new_tokens;
+  }
+  bool delivers_output() const { return draws_again() || begun_.output < output_count(); }
+  int64_t ScoredPosition(const Cursor& cursor) const {
+    return cursor.prompt < prompt_count() ? cursor.prompt : prompt_count() + cursor.output;
   }
   ScoreRange ScoredBy(int64_t tokens) const;
+  void DescribeDraw(StepSequence* step) const;
+  void Pass(const ScoreRange& range, Cursor* cursor) const;
   void TakeScores(const ScoreRange& range, const LogprobBlock& scored, SequenceOutput* output);
   void TakeToken(int32_t id, const LogprobBlock& logprobs, absl::Time now, SequenceOutput* output);
   // Counts an output token, and notes the end that it means.
@@ -108,10 +140,13 @@ class Sequence {
   std::vector<kernels::IdBias> biases_before_min_;  // With the bans of stop ids.
 
   int64_t computed_ = 0;
+  int64_t settled_ = 0;
   int64_t prefill_length_ = 0;
-  int64_t next_prompt_ = 0;  // Prompt position to score next; prompt_count() when none is left.
-  int64_t next_output_ = 0;  // Output position to deliver next.
-  int64_t credit_ = 0;
+  Cursor begun_;
+  Cursor delivered_;
+  std::deque<Begun> in_flight_;  // Oldest first.
+  int64_t draws_in_flight_ = 0;
+  int64_t credit_ = 0;                   // Less what steps in flight will deliver.
   std::optional<EndReason> end_reason_;  // Met, perhaps before its scores are delivered.
   MatchedStop matched_stop_;
   std::vector<base::Digest128> block_keys_;

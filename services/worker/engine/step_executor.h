@@ -5,15 +5,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/status_macros.h"
 #include "kernels/api/sampling.h"
 #include "services/worker/engine/step_output.h"
 
 namespace lockstep::worker {
 
 // One sequence's part of a step: tokens at consecutive positions, run through the model with their
-// KV written to `blocks`. Spans belong to the caller and live until Execute returns.
+// KV written to `blocks`. Spans belong to the caller and live until Launch returns.
 struct StepSequence {
   std::span<const int32_t> tokens;  // At least one.
+  // From 0 on: `tokens` is one token whose value is not looked at; it is the id that the step
+  // launched before this one draws for its sequence of this index.
+  int drawn_by = -1;
   int64_t position = 0;             // Absolute position of tokens[0].
   std::span<const int32_t> blocks;  // KV blocks of positions 0 .. position + tokens - 1.
 
@@ -45,16 +49,32 @@ struct StepSequenceResult {
   LogprobBlock scored;   // score_targets positions.
 };
 
+// Steps that may be launched and not yet collected.
+inline constexpr int kStepsInFlightMax = 2;
+
 // Runs steps on a device: the boundary between what is planned and what is computed. Used by one
 // thread, the engine loop's. Two implementations: the transformer, and a null model for measuring
 // everything around it.
+//
+// Steps run in the order of their launches, so a block that one step writes may be given to another
+// sequence in the next. An error means that the device is lost: the worker gives up its lease and
+// ends. A sequence with bad values gets its own `error`, its neighbours none.
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
-  // Results are parallel to `sequences`. An error means that the device is lost: the worker gives
-  // up its lease and ends. A sequence with bad values gets its own `error`, its neighbours none.
-  virtual absl::Status Execute(std::span<const StepSequence> sequences,
-                               std::vector<StepSequenceResult>* results) = 0;
+  // Begins a step; at most kStepsInFlightMax are in flight.
+  virtual absl::Status Launch(std::span<const StepSequence> sequences) = 0;
+  // Waits for the oldest step in flight. Results are parallel to its sequences.
+  virtual absl::Status Collect(std::vector<StepSequenceResult>* results) = 0;
+  // One step by itself.
+  absl::Status Execute(std::span<const StepSequence> sequences,
+                       std::vector<StepSequenceResult>* results) {
+    LOCKSTEP_RETURN_IF_ERROR(Launch(sequences));
+    return Collect(results);
+  }
+  // Whether a launched step runs beside its caller, so that launching the next one before this one
+  // is collected saves time.
+  virtual bool asynchronous() const { return false; }
   // Counts work done inside steps, so that a long step can be told from a hung one. Thread-safe;
   // never goes down.
   virtual uint64_t progress() const { return 0; }

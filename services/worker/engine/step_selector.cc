@@ -44,6 +44,13 @@ std::vector<StepSelector::Planned> StepSelector::Select(absl::Time now) {
   return planned;
 }
 
+bool StepSelector::NeedsDrawnIds() const {
+  return std::ranges::any_of(running_, [](const auto& entry) {
+    const Sequence& sequence = *entry.second->sequence;
+    return sequence.needs_drawn_ids() && sequence.can_step() && !sequence.stalled();
+  });
+}
+
 void StepSelector::NoteStalls(absl::Time now) {
   for (const auto& [age, held] : running_) {
     if (!held->sequence->stalled()) {
@@ -57,8 +64,9 @@ void StepSelector::NoteStalls(absl::Time now) {
 HeldSequence* StepSelector::OldestRunnable() const {
   HeldSequence* oldest = nullptr;
   for (const ByAge* sequences : {&running_, &waiting_}) {
-    const auto it = std::ranges::find_if(
-        *sequences, [](const auto& entry) { return !entry.second->sequence->stalled(); });
+    const auto it = std::ranges::find_if(*sequences, [](const auto& entry) {
+      return !entry.second->sequence->stalled() && entry.second->sequence->can_step();
+    });
     if (it == sequences->end()) continue;
     if (oldest == nullptr || it->first < oldest->age) oldest = it->second;
   }
@@ -67,6 +75,7 @@ HeldSequence* StepSelector::OldestRunnable() const {
 
 void StepSelector::PlanRunning(HeldSequence* held, std::vector<Planned>* planned) {
   const Sequence& sequence = *held->sequence;
+  if (!sequence.can_step()) return;
   const int64_t tokens = planner_.Offer(sequence.computed(), sequence.prefill_length());
   if (tokens == 0) return;
   while (!held->kv.Reserve(sequence.computed() + tokens)) {
@@ -79,6 +88,8 @@ void StepSelector::PlanRunning(HeldSequence* held, std::vector<Planned>* planned
 bool StepSelector::StartWaiting(HeldSequence* held, bool may_preempt, absl::Time now,
                                 std::vector<Planned>* planned) {
   Sequence& sequence = *held->sequence;
+  // It was preempted, and its last results are on their way.
+  if (!sequence.can_step()) return false;
   if (held->prefix_wait_block.has_value() && StillWaitsForPrefix(held)) return true;
   const int64_t cached = held->kv.Match(sequence.ids(), sequence.first_row_wanted());
   if (WaitsForPrefix(held, cached / index_->block_tokens())) {
@@ -145,11 +156,13 @@ bool StepSelector::IsInWork(HeldSequence* held, int64_t block) {
 
 void StepSelector::NotePrefill(HeldSequence* held) {
   Sequence& sequence = *held->sequence;
-  if (!held->kv.shares() || !sequence.prefilling() || sequence.stalled()) return;
+  if (!held->kv.shares()) return;
+  // What is in flight comes in any case.
+  const int64_t end = sequence.stalled() ? std::min(sequence.computed(), sequence.prefill_length())
+                                         : sequence.prefill_length();
   const int64_t block_tokens = index_->block_tokens();
   const auto keys = sequence.BlockKeys(held->kv.scope(), block_tokens);
-  for (int64_t block = sequence.computed() / block_tokens;
-       block < sequence.prefill_length() / block_tokens; ++block) {
+  for (int64_t block = sequence.settled() / block_tokens; block < end / block_tokens; ++block) {
     blocks_in_work_.insert(keys[block]);
   }
 }

@@ -27,6 +27,8 @@ struct HeldSequence {
   // The block of its tokens that another sequence is computing for it.
   std::optional<int64_t> prefix_wait_block;
   std::optional<absl::Time> last_token_time;
+  // Its index in the step that was launched last with it.
+  int step_index = -1;
 };
 
 // Decides what the next step runs, and moves KV blocks so that it can. Rules:
@@ -56,6 +58,8 @@ class StepSelector {
 
   // What the next step runs, oldest first; empty when nothing can.
   std::vector<Planned> Select(absl::Time now);
+  // Whether a sequence that would run waits for ids of a step in flight.
+  bool NeedsDrawnIds() const;
 
   int64_t running_count() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting_count() const { return static_cast<int64_t>(waiting_.size()); }
@@ -64,6 +68,7 @@ class StepSelector {
   using ByAge = std::map<uint64_t, HeldSequence*>;
 
   void NoteStalls(absl::Time now);
+  // A sequence that waits for results of steps in flight is not one.
   HeldSequence* OldestRunnable() const;
   void PlanRunning(HeldSequence* held, std::vector<Planned>* planned);
   // False when it does not fit, so that no younger one may start either.

@@ -162,10 +162,11 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   LOCKSTEP_ASSIGN_OR_RETURN(std::string rope_digest, RopeDigest(*parts.transformer, kernels.get()));
   parts.kernels = std::move(kernels);
   LOCKSTEP_ASSIGN_OR_RETURN(
-      model.executor, TransformerExecutor::Create(
-                          std::move(parts), {.sequences_max = options.sequences_max,
-                                             .context_tokens_max = options.context_tokens_max,
-                                             .vocabulary_sampled = options.vocabulary_sampled}));
+      model.executor, TransformerExecutor::Create(std::move(parts),
+                                                  {.sequences_max = options.sequences_max,
+                                                   .context_tokens_max = options.context_tokens_max,
+                                                   .vocabulary_sampled = options.vocabulary_sampled,
+                                                   .captures = options.captures}));
   model.facts = {.name = source.name,
                  .directory = source.directory,
                  .vocabulary = config.vocabulary,

@@ -25,6 +25,8 @@ struct ModelOptions {
   int vocabulary_sampled = 0;  // Ids that can be drawn; 0 is every row of lm_head.
   // Logits held at once; a step that needs more makes them in pieces.
   size_t logits_bytes_max = size_t{96} << 20;
+  // Decode steps run as captured, where the backend can. Off to compare.
+  bool captures = true;
 };
 
 // What the rest of a worker has to know about its model.

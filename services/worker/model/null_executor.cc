@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/hash.h"
@@ -29,18 +30,24 @@ bool IsBanned(std::span<const kernels::IdBias> biases, int32_t id) {
 
 }  // namespace
 
-absl::Status NullExecutor::Execute(std::span<const StepSequence> sequences,
-                                   std::vector<StepSequenceResult>* results) {
-  results->assign(sequences.size(), {});
+absl::Status NullExecutor::Launch(std::span<const StepSequence> sequences) {
+  std::vector<StepSequenceResult> results(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     const StepSequence& sequence = sequences[i];
-    StepSequenceResult* result = &(*results)[i];
+    StepSequenceResult* result = &results[i];
     int64_t position = sequence.position + sequence.score_begin + 1;
     for (const int32_t target : sequence.score_targets) {
       AppendLogprobs(sequence, target, position++, sequence.score_details, &result->scored);
     }
     if (sequence.sample) Draw(sequence, result);
   }
+  in_flight_.push_back(std::move(results));
+  return absl::OkStatus();
+}
+
+absl::Status NullExecutor::Collect(std::vector<StepSequenceResult>* results) {
+  *results = std::move(in_flight_.front());
+  in_flight_.pop_front();
   return absl::OkStatus();
 }
 

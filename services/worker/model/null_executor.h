@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -21,8 +22,8 @@ class NullExecutor final : public StepExecutor {
   };
   explicit NullExecutor(const Options& options) : options_(options) {}
 
-  absl::Status Execute(std::span<const StepSequence> sequences,
-                       std::vector<StepSequenceResult>* results) override;
+  absl::Status Launch(std::span<const StepSequence> sequences) override;
+  absl::Status Collect(std::vector<StepSequenceResult>* results) override;
   int kv_block_count() const override { return options_.kv_blocks; }
   int kv_block_tokens() const override { return options_.kv_block_tokens; }
   void PoisonKvBlock(int) override {}
@@ -33,6 +34,7 @@ class NullExecutor final : public StepExecutor {
                       LogprobBlock* block) const;
 
   const Options options_;
+  std::deque<std::vector<StepSequenceResult>> in_flight_;  // Oldest first.
 };
 
 }  // namespace lockstep::worker

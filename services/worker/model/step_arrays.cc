@@ -6,55 +6,60 @@
 
 namespace lockstep::worker {
 
-absl::Status StepArrays::Allocate(kernels::KernelSet* kernels) {
-  const size_t blocks_max =
-      (limits_.context_tokens_max + limits_.kv_block_tokens - 1) / limits_.kv_block_tokens;
-  const size_t count =
-      size_t{3} * limits_.rows_max + limits_.sequences_max + 1 + limits_.sequences_max * blocks_max;
-  host_.reserve(count);
-  return device_.Reserve(kernels, count, "step inputs");
+size_t StepArrays::BytesMax() const {
+  const size_t rows = static_cast<size_t>(limits_.rows_max);
+  const size_t sequences = static_cast<size_t>(limits_.sequences_max);
+  return 3 * StepArena::BytesOf<int32_t>(rows) + StepArena::BytesOf<int32_t>(sequences + 1) +
+         StepArena::BytesOf<int32_t>(sequences * static_cast<size_t>(BlocksMax()));
 }
 
-void StepArrays::Build(std::span<const StepSequence> sequences) {
+void StepArrays::Build(std::span<const StepSequence> sequences, int decode_rows,
+                       std::span<const int32_t> drawn_slots, StepArena* arena) {
   LOCKSTEP_CHECK_LE(sequences.size(), static_cast<size_t>(limits_.sequences_max));
-  shape_ = {.sequences = static_cast<int>(sequences.size())};
+  int rows = 0;
   for (const StepSequence& sequence : sequences) {
     CheckSequence(sequence);
-    shape_.rows += static_cast<int>(sequence.tokens.size());
-    shape_.blocks_max = std::max(shape_.blocks_max, BlocksOf(sequence));
-    LOCKSTEP_CHECK_LE(shape_.rows, limits_.rows_max);
+    rows += static_cast<int>(sequence.tokens.size());
+    LOCKSTEP_CHECK_LE(rows, limits_.rows_max);
   }
-  host_.assign(block_table_begin() + size_t(shape_.sequences) * shape_.blocks_max, 0);
-  int row = 0;
-  for (int i = 0; i < shape_.sequences; ++i) {
+  // The table's width is always the same, as a captured graph needs it.
+  const size_t width = static_cast<size_t>(BlocksMax());
+  const int padded = std::max(rows, decode_rows);
+  shape_ = {.rows = padded,
+            .sequences = std::max(static_cast<int>(sequences.size()), decode_rows),
+            .blocks_max = BlocksMax()};
+  const auto ids = arena->Take<int32_t>(static_cast<size_t>(padded));
+  const auto positions = arena->Take<int32_t>(static_cast<size_t>(padded));
+  const auto row_sequence = arena->Take<int32_t>(static_cast<size_t>(padded));
+  const auto query_start = arena->Take<int32_t>(static_cast<size_t>(shape_.sequences) + 1);
+  const auto table = arena->Take<int32_t>(static_cast<size_t>(shape_.sequences) * width);
+  size_t row = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
     const StepSequence& sequence = sequences[i];
-    host_[query_start_begin() + i] = row;
+    query_start.host[i] = static_cast<int32_t>(row);
     for (size_t t = 0; t < sequence.tokens.size(); ++t, ++row) {
-      host_[row] = sequence.tokens[t];
-      host_[positions_begin() + row] = static_cast<int32_t>(sequence.position + t);
-      host_[row_sequence_begin() + row] = i;
+      ids.host[row] = sequence.drawn_by < 0 ? sequence.tokens[t]
+                                            : kernels::DrawnId(drawn_slots[sequence.drawn_by]);
+      positions.host[row] = static_cast<int32_t>(sequence.position) + static_cast<int32_t>(t);
+      row_sequence.host[row] = static_cast<int32_t>(i);
     }
-    std::copy_n(sequence.blocks.begin(), BlocksOf(sequence),
-                host_.begin() + block_table_begin() + size_t(i) * shape_.blocks_max);
+    // Nobody looks at entries behind a sequence's last block.
+    std::copy_n(sequence.blocks.begin(), BlocksOf(sequence), table.host.begin() + i * width);
   }
-  host_[query_start_begin() + shape_.sequences] = row;
+  std::fill(query_start.host.begin() + sequences.size(), query_start.host.end(), rows);
+  std::fill(ids.host.begin() + rows, ids.host.end(), 0);
+  std::fill(positions.host.begin() + rows, positions.host.end(), 0);
+  std::fill(row_sequence.host.begin() + rows, row_sequence.host.end(), -1);
+  query_start_ = query_start.host.first(sequences.size() + 1);
+  inputs_ = {.token_ids = ids.device,
+             .positions = positions.device,
+             .row_sequence = row_sequence.device,
+             .query_start = query_start.device,
+             .block_table = table.device};
 }
 
-void StepArrays::Upload(kernels::KernelSet* kernels) {
-  device_.Upload(kernels, std::span<const int32_t>(host_));
-}
-
-kernels::StepInputs StepArrays::inputs() const {
-  const int32_t* data = device_.data();
-  return {.token_ids = data,
-          .positions = data + positions_begin(),
-          .row_sequence = data + row_sequence_begin(),
-          .query_start = data + query_start_begin(),
-          .block_table = data + block_table_begin()};
-}
-
-std::span<const int32_t> StepArrays::query_start() const {
-  return std::span<const int32_t>(host_).subspan(query_start_begin(), shape_.sequences + 1);
+int StepArrays::BlocksMax() const {
+  return (limits_.context_tokens_max + limits_.kv_block_tokens - 1) / limits_.kv_block_tokens;
 }
 
 int StepArrays::BlocksOf(const StepSequence& sequence) const {
@@ -74,8 +79,10 @@ void StepArrays::CheckSequence(const StepSequence& sequence) const {
   for (const int32_t block : sequence.blocks.first(BlocksOf(sequence))) {
     LOCKSTEP_CHECK(block >= 0 && block < limits_.kv_blocks) << "KV block " << block;
   }
-  for (const std::span<const int32_t> ids :
-       {sequence.tokens, sequence.score_targets, sequence.chosen_ids}) {
+  // A token that is not known is looked at on the device.
+  LOCKSTEP_CHECK(sequence.drawn_by < 0 || sequence.tokens.size() == 1);
+  const auto tokens = sequence.drawn_by < 0 ? sequence.tokens : std::span<const int32_t>();
+  for (const std::span<const int32_t> ids : {tokens, sequence.score_targets, sequence.chosen_ids}) {
     for (const int32_t id : ids) {
       LOCKSTEP_CHECK(id >= 0 && id < limits_.vocabulary) << "token id " << id;
     }

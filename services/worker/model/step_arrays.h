@@ -1,14 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "kernels/api/kernel_set.h"
 #include "kernels/api/step.h"
 #include "services/worker/engine/step_executor.h"
-#include "services/worker/model/device_array.h"
+#include "services/worker/model/step_arena.h"
 
 namespace lockstep::worker {
 
@@ -21,35 +19,35 @@ struct StepLimits {
   int vocabulary = 0;
 };
 
-// A step's StepInputs: laid out in one host array, uploaded in one copy. The planner keeps to the
-// limits; a step beyond them is a broken invariant and ends the process.
+// A step's StepInputs, laid out in an arena. The planner keeps to the limits; a step beyond them is
+// a broken invariant and ends the process.
 class StepArrays {
  public:
   explicit StepArrays(const StepLimits& limits) : limits_(limits) {}
-  absl::Status Allocate(kernels::KernelSet* kernels);
+  // What Build takes of an arena at most.
+  size_t BytesMax() const;
 
-  // Both describe the step until the next call; the backend must have synchronised before it.
-  void Build(std::span<const StepSequence> sequences);
-  void Upload(kernels::KernelSet* kernels);
+  // Describes the step until the next call. With `decode_rows` every sequence has one token, and
+  // rows of padding follow until there are so many. `drawn_slots` says for each sequence of the
+  // step before where its drawn id is.
+  void Build(std::span<const StepSequence> sequences, int decode_rows,
+             std::span<const int32_t> drawn_slots, StepArena* arena);
 
   const kernels::StepShape& shape() const { return shape_; }
-  kernels::StepInputs inputs() const;
+  // But for drawn_ids.
+  const kernels::StepInputs& inputs() const { return inputs_; }
   // First row of each sequence, and the row count.
-  std::span<const int32_t> query_start() const;
+  std::span<const int32_t> query_start() const { return query_start_; }
 
  private:
-  // Offsets of the parts of the array for the present shape.
-  size_t positions_begin() const { return shape_.rows; }
-  size_t row_sequence_begin() const { return size_t{2} * shape_.rows; }
-  size_t query_start_begin() const { return size_t{3} * shape_.rows; }
-  size_t block_table_begin() const { return query_start_begin() + shape_.sequences + 1; }
+  int BlocksMax() const;
   int BlocksOf(const StepSequence& sequence) const;
   void CheckSequence(const StepSequence& sequence) const;
 
   const StepLimits limits_;
   kernels::StepShape shape_;
-  std::vector<int32_t> host_;
-  DeviceArray<int32_t> device_;
+  kernels::StepInputs inputs_;
+  std::span<const int32_t> query_start_;
 };
 
 }  // namespace lockstep::worker

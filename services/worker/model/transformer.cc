@@ -54,7 +54,6 @@ absl::Status Transformer::AllocateActivations() {
       {&gate_up_, rows, 2 * config_.ffn, activation, "gate and up"},
       {&activated_, rows, config_.ffn, activation, "SwiGLU output"},
       {&head_rows_, head_rows, config_.hidden, activation, "rows for lm_head"},
-      {&head_normed_, head_rows, config_.hidden, activation, "normalised rows for lm_head"},
       {&logits_, head_rows, config_.vocabulary, sizeof(float), "logits"},
   };
   for (const Plan& plan : plans) {
@@ -67,8 +66,8 @@ absl::Status Transformer::AllocateActivations() {
 
 size_t Transformer::activation_bytes() const {
   size_t bytes = 0;
-  for (const kernels::Buffer* buffer : {&residual_, &normed_, &qkv_, &attended_, &gate_up_,
-                                        &activated_, &head_rows_, &head_normed_, &logits_}) {
+  for (const kernels::Buffer* buffer :
+       {&residual_, &normed_, &qkv_, &attended_, &gate_up_, &activated_, &head_rows_, &logits_}) {
     bytes += buffer->bytes();
   }
   return bytes;
@@ -82,7 +81,9 @@ void Transformer::Forward(const kernels::StepShape& shape, const kernels::StepIn
                        .width = config_.hidden,
                        .rows = shape.rows,
                        .ids = inputs.token_ids,
+                       .drawn_ids = inputs.drawn_ids,
                        .y = residual_.as<void>()});
+  kernels_->RmsNorm(NormArgs(weights_.layers.front().input_norm, shape.rows));
   for (int layer = 0; layer < config_.layers; ++layer) {
     Attend(shape, inputs, layer, kv);
     FeedForward(shape.rows, layer);
@@ -93,7 +94,6 @@ void Transformer::Forward(const kernels::StepShape& shape, const kernels::StepIn
 void Transformer::Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
                          int layer, kernels::KvCache* kv) {
   const LayerWeights& weights = weights_.layers[layer];
-  Norm(weights.input_norm, shape.rows, residual_, normed_);
   kernels_->Linear({.weight = weights.qkv.get(),
                     .rows = shape.rows,
                     .x = normed_.as<void>(),
@@ -122,18 +122,11 @@ void Transformer::Attend(const kernels::StepShape& shape, const kernels::StepInp
                        .kv = kv,
                        .layer = layer,
                        .y = attended_.as<void>()});
-  kernels_->Linear({.weight = weights.output.get(),
-                    .rows = shape.rows,
-                    .x = attended_.as<void>(),
-                    .x_stride = static_cast<size_t>(config_.q_width()),
-                    .y = residual_.as<void>(),
-                    .y_stride = static_cast<size_t>(config_.hidden),
-                    .accumulate = true});
+  AddAndNorm(*weights.output, attended_, weights.ffn_norm, shape.rows);
 }
 
 void Transformer::FeedForward(int rows, int layer) {
   const LayerWeights& weights = weights_.layers[layer];
-  Norm(weights.ffn_norm, rows, residual_, normed_);
   kernels_->Linear({.weight = weights.gate_up.get(),
                     .rows = rows,
                     .x = normed_.as<void>(),
@@ -144,26 +137,24 @@ void Transformer::FeedForward(int rows, int layer) {
                     .rows = rows,
                     .gate_up = gate_up_.as<void>(),
                     .y = activated_.as<void>()});
-  kernels_->Linear({.weight = weights.down.get(),
-                    .rows = rows,
-                    .x = activated_.as<void>(),
-                    .x_stride = static_cast<size_t>(config_.ffn),
-                    .y = residual_.as<void>(),
-                    .y_stride = static_cast<size_t>(config_.hidden),
-                    .accumulate = true});
+  const bool last = layer + 1 == config_.layers;
+  AddAndNorm(*weights.down, activated_,
+             last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, rows);
 }
 
 const float* Transformer::Logits(const int32_t* source_rows, int rows) {
   LOCKSTEP_CHECK_LE(rows, options_.logits_rows_max);
-  kernels_->GatherRows({.width = config_.hidden,
-                        .rows = rows,
-                        .source_rows = source_rows,
-                        .x = residual_.as<void>(),
-                        .y = head_rows_.as<void>()});
-  Norm(weights_.final_norm, rows, head_rows_, head_normed_);
+  if (source_rows != nullptr) {
+    kernels_->GatherRows({.width = config_.hidden,
+                          .rows = rows,
+                          .source_rows = source_rows,
+                          .x = normed_.as<void>(),
+                          .y = head_rows_.as<void>()});
+  }
+  const kernels::Buffer& x = source_rows != nullptr ? head_rows_ : normed_;
   kernels_->Linear({.weight = weights_.lm_head.get(),
                     .rows = rows,
-                    .x = head_normed_.as<void>(),
+                    .x = x.as<void>(),
                     .x_stride = static_cast<size_t>(config_.hidden),
                     .y = logits_.as<void>(),
                     .y_stride = static_cast<size_t>(config_.vocabulary),
@@ -171,16 +162,28 @@ const float* Transformer::Logits(const int32_t* source_rows, int rows) {
   return logits_.as<float>();
 }
 
-void Transformer::Norm(const kernels::Buffer& weight, int rows, const kernels::Buffer& x,
-                       const kernels::Buffer& y) {
-  kernels_->RmsNorm({.weight = weight.as<float>(),
-                     .epsilon = config_.rms_norm_epsilon,
-                     .width = config_.hidden,
-                     .rows = rows,
-                     .x = x.as<void>(),
-                     .x_stride = static_cast<size_t>(config_.hidden),
-                     .y = y.as<void>(),
-                     .y_stride = static_cast<size_t>(config_.hidden)});
+kernels::RmsNormArgs Transformer::NormArgs(const kernels::Buffer& weight, int rows) const {
+  const size_t stride = static_cast<size_t>(config_.hidden);
+  return {.weight = weight.as<float>(),
+          .epsilon = config_.rms_norm_epsilon,
+          .width = config_.hidden,
+          .rows = rows,
+          .x = residual_.as<void>(),
+          .x_stride = stride,
+          .y = normed_.as<void>(),
+          .y_stride = stride};
+}
+
+void Transformer::AddAndNorm(const kernels::LinearWeight& linear, const kernels::Buffer& x,
+                             const kernels::Buffer& norm, int rows) {
+  kernels_->LinearAndNorm({.weight = &linear,
+                           .rows = rows,
+                           .x = x.as<void>(),
+                           .x_stride = static_cast<size_t>(linear.inputs()),
+                           .y = residual_.as<void>(),
+                           .y_stride = static_cast<size_t>(config_.hidden),
+                           .accumulate = true},
+                          NormArgs(norm, rows));
 }
 
 }  // namespace lockstep::worker

@@ -43,9 +43,11 @@ class Transformer {
   void Forward(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
                kernels::KvCache* kv);
   // Logits [rows, vocabulary] of chosen rows of the last Forward; `source_rows` is in the backend's
-  // memory. The result lives until the next call.
+  // memory, null for the first `rows` of them. The result lives until the next call.
   const float* Logits(const int32_t* source_rows, int rows);
 
+  // A Forward that was captured has run again.
+  void CountReplay() { layers_run_.fetch_add(config_.layers, std::memory_order_relaxed); }
   // Layers run since creation. Thread-safe.
   uint64_t layers_run() const { return layers_run_.load(std::memory_order_relaxed); }
 
@@ -61,8 +63,11 @@ class Transformer {
   void Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs, int layer,
               kernels::KvCache* kv);
   void FeedForward(int rows, int layer);
-  void Norm(const kernels::Buffer& weight, int rows, const kernels::Buffer& x,
-            const kernels::Buffer& y);
+  // The norm of the residual stream.
+  kernels::RmsNormArgs NormArgs(const kernels::Buffer& weight, int rows) const;
+  // Adds a layer of x to the residual stream, and normalises that for what comes next.
+  void AddAndNorm(const kernels::LinearWeight& linear, const kernels::Buffer& x,
+                  const kernels::Buffer& norm, int rows);
 
   ModelConfig config_;
   ModelWeights weights_;
@@ -71,15 +76,14 @@ class Transformer {
   std::atomic<uint64_t> layers_run_ = 0;
   kernels::Buffer rope_table_;  // [positions, head_dim]
 
-  kernels::Buffer residual_;     // [rows_max, hidden]
-  kernels::Buffer normed_;       // [rows_max, hidden]
-  kernels::Buffer qkv_;          // [rows_max, qkv_width]
-  kernels::Buffer attended_;     // [rows_max, q_width]
-  kernels::Buffer gate_up_;      // [rows_max, 2 * ffn]
-  kernels::Buffer activated_;    // [rows_max, ffn]
-  kernels::Buffer head_rows_;    // [logits_rows_max, hidden]
-  kernels::Buffer head_normed_;  // [logits_rows_max, hidden]
-  kernels::Buffer logits_;       // [logits_rows_max, vocabulary] fp32
+  kernels::Buffer residual_;   // [rows_max, hidden]
+  kernels::Buffer normed_;     // [rows_max, hidden]
+  kernels::Buffer qkv_;        // [rows_max, qkv_width]
+  kernels::Buffer attended_;   // [rows_max, q_width]
+  kernels::Buffer gate_up_;    // [rows_max, 2 * ffn]
+  kernels::Buffer activated_;  // [rows_max, ffn]
+  kernels::Buffer head_rows_;  // [logits_rows_max, hidden]
+  kernels::Buffer logits_;     // [logits_rows_max, vocabulary] fp32
 };
 
 }  // namespace lockstep::worker

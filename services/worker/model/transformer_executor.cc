@@ -1,7 +1,9 @@
 #include "services/worker/model/transformer_executor.h"
 
-#include <utility>
+#include <algorithm>
+#include <bit>
 
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::worker {
@@ -19,27 +21,101 @@ StepLimits LimitsOf(const TransformerExecutor::Parts& parts,
 
 }  // namespace
 
+int PaddedDecodeRows(int sequences, int sequences_max) {
+  int padded = sequences;
+  if (sequences <= 8) {
+    padded = static_cast<int>(std::bit_ceil(static_cast<unsigned>(sequences)));
+  } else {
+    const int step = sequences <= 64 ? 8 : sequences <= 256 ? 16 : 64;
+    padded = (sequences + step - 1) / step * step;
+  }
+  return std::min(padded, std::max(sequences, sequences_max));
+}
+
 TransformerExecutor::TransformerExecutor(Parts parts, const Options& options)
-    : parts_(std::move(parts)),
+    : options_(options),
+      parts_(std::move(parts)),
       arrays_(LimitsOf(parts_, options)),
-      head_(parts_.transformer.get(), parts_.kernels.get(), options.vocabulary_sampled) {}
+      head_(parts_.transformer.get(), parts_.kernels.get(),
+            {.rows_max = parts_.transformer->options().rows_max,
+             .sequences_max = options.sequences_max,
+             .vocabulary_sampled = options.vocabulary_sampled}) {}
+
+// Copies still on their way use the host's memory.
+TransformerExecutor::~TransformerExecutor() { parts_.kernels->Synchronize().IgnoreError(); }
 
 absl::StatusOr<std::unique_ptr<TransformerExecutor>> TransformerExecutor::Create(
     Parts parts, const Options& options) {
   auto executor = std::make_unique<TransformerExecutor>(std::move(parts), options);
-  LOCKSTEP_RETURN_IF_ERROR(executor->arrays_.Allocate(executor->parts_.kernels.get()));
+  LOCKSTEP_RETURN_IF_ERROR(executor->inputs_.Allocate(
+      executor->parts_.kernels.get(), executor->arrays_.BytesMax() + executor->head_.BytesMax(),
+      "step inputs"));
   LOCKSTEP_RETURN_IF_ERROR(executor->head_.Allocate());
   return executor;
 }
 
-absl::Status TransformerExecutor::Execute(std::span<const StepSequence> sequences,
-                                          std::vector<StepSequenceResult>* results) {
-  results->assign(sequences.size(), {});
-  if (sequences.empty()) return absl::OkStatus();
-  arrays_.Build(sequences);
-  arrays_.Upload(parts_.kernels.get());
-  parts_.transformer->Forward(arrays_.shape(), arrays_.inputs(), parts_.kv.get());
-  return head_.Run(sequences, arrays_.query_start(), results);
+absl::Status TransformerExecutor::Launch(std::span<const StepSequence> sequences) {
+  LOCKSTEP_CHECK_LT(launched_ - collected_, uint64_t{kStepsInFlightMax});
+  const int slot = static_cast<int>(launched_ % kStepsInFlightMax);
+  ++launched_;
+  const int decode_rows = DecodeRows(sequences);
+  drawn_ids_ = head_.drawn_ids();
+  inputs_.Begin(slot);
+  arrays_.Build(sequences, decode_rows, head_.drawn_slots(), &inputs_);
+  LOCKSTEP_RETURN_IF_ERROR(
+      head_.Build(sequences, arrays_.query_start(), decode_rows, slot, &inputs_));
+  inputs_.Upload(parts_.kernels.get());
+  if (decode_rows > 0 && options_.captures) {
+    EnqueueDecode({decode_rows, head_.logprobs()});
+  } else {
+    EnqueueStep();
+  }
+  head_.Download();
+  marks_[slot] = parts_.kernels->Mark();
+  return absl::OkStatus();
+}
+
+absl::Status TransformerExecutor::Collect(std::vector<StepSequenceResult>* results) {
+  LOCKSTEP_CHECK_LT(collected_, launched_);
+  const int slot = static_cast<int>(collected_ % kStepsInFlightMax);
+  ++collected_;
+  LOCKSTEP_RETURN_IF_ERROR(parts_.kernels->WaitFor(marks_[slot]));
+  head_.Collect(slot, results);
+  return absl::OkStatus();
+}
+
+int TransformerExecutor::DecodeRows(std::span<const StepSequence> sequences) const {
+  if (!parts_.kernels->asynchronous()) return 0;
+  const bool decodes = std::ranges::all_of(sequences, [](const StepSequence& sequence) {
+    return sequence.tokens.size() == 1 && sequence.sample && sequence.score_targets.empty();
+  });
+  if (sequences.empty() || !decodes) return 0;
+  const int rows = PaddedDecodeRows(static_cast<int>(sequences.size()), options_.sequences_max);
+  return rows <= parts_.transformer->options().logits_rows_max ? rows : 0;
+}
+
+void TransformerExecutor::EnqueueStep() {
+  kernels::StepInputs inputs = arrays_.inputs();
+  inputs.drawn_ids = drawn_ids_;
+  if (arrays_.shape().rows > 0) {
+    parts_.transformer->Forward(arrays_.shape(), inputs, parts_.kv.get());
+  }
+  head_.Enqueue();
+}
+
+void TransformerExecutor::EnqueueDecode(const DecodeShape& shape) {
+  if (captured_generation_ != head_.generation()) captured_.clear();
+  captured_generation_ = head_.generation();
+  const auto [found, first] = captured_.try_emplace(shape);
+  std::unique_ptr<kernels::CapturedOps>& ops = found->second;
+  // What runs for the first time may load code, which cannot be captured.
+  if (!first && ops == nullptr) {
+    ops = parts_.kernels->Capture([this] { EnqueueStep(); });
+  }
+  if (ops == nullptr) return EnqueueStep();
+  parts_.kernels->Replay(*ops);
+  parts_.transformer->CountReplay();
+  ++replays_;
 }
 
 }  // namespace lockstep::worker

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <array>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/api/kernel_set.h"
 #include "services/worker/engine/step_executor.h"
 #include "services/worker/model/head_runner.h"
+#include "services/worker/model/step_arena.h"
 #include "services/worker/model/step_arrays.h"
 #include "services/worker/model/transformer.h"
 
@@ -15,6 +19,9 @@ namespace lockstep::worker {
 
 // Runs steps through the transformer. Owns the backend, the weights and the KV pool; all memory but
 // that of logit biases, token counts and chosen ids is allocated at creation, for the largest step.
+//
+// A step in which every sequence draws from one row is padded up to one of a few row counts. From
+// the second such step of a count on, its ops are captured and run again, where the backend can.
 class TransformerExecutor final : public StepExecutor {
  public:
   struct Parts {
@@ -26,23 +33,51 @@ class TransformerExecutor final : public StepExecutor {
     int sequences_max = 0;
     int context_tokens_max = 0;
     int vocabulary_sampled = 0;
+    bool captures = true;  // Off: every op of every step is enqueued anew.
   };
   static absl::StatusOr<std::unique_ptr<TransformerExecutor>> Create(Parts parts,
                                                                      const Options& options);
+  ~TransformerExecutor() override;
 
-  absl::Status Execute(std::span<const StepSequence> sequences,
-                       std::vector<StepSequenceResult>* results) override;
+  absl::Status Launch(std::span<const StepSequence> sequences) override;
+  absl::Status Collect(std::vector<StepSequenceResult>* results) override;
+  bool asynchronous() const override { return parts_.kernels->asynchronous(); }
   uint64_t progress() const override { return parts_.transformer->layers_run(); }
   int kv_block_count() const override { return parts_.kv->shape().blocks; }
   int kv_block_tokens() const override { return parts_.kv->shape().block_tokens; }
   void PoisonKvBlock(int block) override { parts_.kv->Poison(block); }
 
+  // Steps that ran as captured.
+  int64_t replays() const { return replays_; }
+
   TransformerExecutor(Parts parts, const Options& options);  // Use Create.
 
  private:
+  // What a captured step depends on: its rows, and which logprobs it computes.
+  using DecodeShape = std::pair<int, HeadRunner::Logprobs>;
+
+  // Rows of the step with padding, or 0 for one that is not such a step.
+  int DecodeRows(std::span<const StepSequence> sequences) const;
+  void EnqueueStep();
+  void EnqueueDecode(const DecodeShape& shape);
+
+  const Options options_;
   Parts parts_;
+  StepArena inputs_;
   StepArrays arrays_;
   HeadRunner head_;
+  std::array<uint64_t, kStepsInFlightMax> marks_ = {};
+  uint64_t launched_ = 0;
+  uint64_t collected_ = 0;
+  const int32_t* drawn_ids_ = nullptr;  // Of the step before.
+  // Null for a shape that was seen once.
+  std::map<DecodeShape, std::unique_ptr<kernels::CapturedOps>> captured_;
+  int captured_generation_ = 0;
+  int64_t replays_ = 0;
 };
+
+// The row count that a decode step of `sequences` is padded to: few enough that each is captured,
+// and near enough that padding costs little.
+int PaddedDecodeRows(int sequences, int sequences_max);
 
 }  // namespace lockstep::worker

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -42,9 +43,28 @@ HashExecutor::Slot& HashExecutor::SlotAt(const StepSequence& sequence, int64_t p
   return slots_[block * options_.block_tokens + position % options_.block_tokens];
 }
 
-absl::Status HashExecutor::Execute(std::span<const StepSequence> sequences,
-                                   std::vector<StepSequenceResult>* results) {
+std::vector<StepSequence> HashExecutor::Resolve(std::span<const StepSequence> sequences) {
+  std::vector<StepSequence> resolved(sequences.begin(), sequences.end());
+  resolved_.resize(sequences.size());
+  for (size_t i = 0; i < resolved.size(); ++i) {
+    StepSequence& sequence = resolved[i];
+    if (sequence.drawn_by < 0) continue;
+    ++rows_drawn_by_;
+    const size_t drawn_by = static_cast<size_t>(sequence.drawn_by);
+    if (sequence.tokens.size() != 1 || in_flight_.empty() || drawn_by >= drawn_.size()) {
+      violations_.push_back("a token that no step in flight draws");
+      return resolved;
+    }
+    // What failed draws nothing; its sequence is dropped with this row.
+    resolved_[i] = std::max(0, drawn_[drawn_by]);
+    sequence.tokens = {&resolved_[i], 1};
+  }
+  return resolved;
+}
+
+absl::Status HashExecutor::Launch(std::span<const StepSequence> launched) {
   if (steps_++ == options_.fails_at_step) return absl::UnavailableError("the device is lost");
+  const std::vector<StepSequence> sequences = Resolve(launched);
   sequences_max_ = std::max(sequences_max_, static_cast<int64_t>(sequences.size()));
   CheckWrites(sequences);
   if (!violations_.empty()) return absl::InternalError(violations_.front());
@@ -55,10 +75,22 @@ absl::Status HashExecutor::Execute(std::span<const StepSequence> sequences,
     if (sequence.tokens.size() > 1) prefill_rows += static_cast<int64_t>(sequence.tokens.size());
   }
   prefill_rows_max_ = std::max(prefill_rows_max_, prefill_rows);
+  std::vector<StepSequenceResult> results;
+  drawn_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
     CheckChain(sequences[i], prefixes[i]);
-    results->push_back(Compute(sequences[i], prefixes[i]));
+    results.push_back(Compute(sequences[i], prefixes[i]));
+    draws_ += results.back().sampled_id >= 0;
+    drawn_.push_back(results.back().sampled_id);
   }
+  in_flight_.push_back(std::move(results));
+  if (in_flight_.size() > kStepsInFlightMax) violations_.push_back("too many steps in flight");
+  return absl::OkStatus();
+}
+
+absl::Status HashExecutor::Collect(std::vector<StepSequenceResult>* results) {
+  *results = std::move(in_flight_.front());
+  in_flight_.pop_front();
   return absl::OkStatus();
 }
 

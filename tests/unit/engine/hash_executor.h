@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,15 @@ class HashExecutor final : public StepExecutor {
     int vocabulary = 64;
     int32_t nan_after_id = -1;   // A row with this token has no finite logits.
     int64_t fails_at_step = -1;  // Counted from 0: the device is lost then.
+    bool asynchronous = false;   // Says so; a step runs in its launch in any case.
     // Planted faults, for tests of the tests.
     bool keys_noise_by_step = false;
   };
   explicit HashExecutor(const Options& options);
 
-  absl::Status Execute(std::span<const StepSequence> sequences,
-                       std::vector<StepSequenceResult>* results) override;
+  absl::Status Launch(std::span<const StepSequence> sequences) override;
+  absl::Status Collect(std::vector<StepSequenceResult>* results) override;
+  bool asynchronous() const override { return options_.asynchronous; }
   int kv_block_count() const override { return options_.block_count; }
   int kv_block_tokens() const override { return options_.block_tokens; }
   void PoisonKvBlock(int block) override;
@@ -38,6 +41,9 @@ class HashExecutor final : public StepExecutor {
   // What was found wrong; empty in a right engine.
   const std::vector<std::string>& violations() const { return violations_; }
   int64_t steps() const { return steps_; }
+  int64_t draws() const { return draws_; }
+  // Rows whose token was drawn by a step that was still in flight.
+  int64_t rows_drawn_by() const { return rows_drawn_by_; }
   int64_t sequences_max() const { return sequences_max_; }
   int64_t prefill_rows_max() const { return prefill_rows_max_; }
 
@@ -47,6 +53,8 @@ class HashExecutor final : public StepExecutor {
     int32_t token = -1;
   };
 
+  // With the ids that the step before has drawn put in.
+  std::vector<StepSequence> Resolve(std::span<const StepSequence> sequences);
   Slot& SlotAt(const StepSequence& sequence, int64_t position);
   // Writes the KV of the step's tokens; returns the prefix hash of each row.
   std::vector<uint64_t> Write(const StepSequence& sequence);
@@ -60,6 +68,11 @@ class HashExecutor final : public StepExecutor {
   const Options options_;
   std::vector<Slot> slots_;
   std::vector<std::string> violations_;
+  std::deque<std::vector<StepSequenceResult>> in_flight_;  // Oldest first.
+  std::vector<int32_t> drawn_;                             // By the last step.
+  std::vector<int32_t> resolved_;
+  int64_t rows_drawn_by_ = 0;
+  int64_t draws_ = 0;
   int64_t steps_ = 0;
   int64_t sequences_max_ = 0;
   int64_t prefill_rows_max_ = 0;

@@ -69,15 +69,17 @@ struct Totals {
   double hits = 0;
   double cuts = 0;
   double waits = 0;
+  double dropped = 0;
 };
 
-void RunSchedule(uint64_t seed, Totals* totals) {
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+void RunSchedule(uint64_t seed, bool ahead, Totals* totals) {
+  SCOPED_TRACE(testing::Message() << "seed " << seed << (ahead ? " ahead" : ""));
   Random random(seed);
   EngineHarness harness({.block_count = static_cast<int>(12 + random(20)),
                          .split = 32,
                          .chunk_tokens = 32 * (1 + random(3)),
-                         .sequences_max = 1 + random(12)});
+                         .sequences_max = 1 + random(12),
+                         .executor = {.asynchronous = ahead}});
   const int64_t blocks = harness.blocks_free();
   std::map<uint64_t, SequenceStart> starts;
   uint64_t ticket = 0;
@@ -129,22 +131,32 @@ void RunSchedule(uint64_t seed, Totals* totals) {
   totals->hits += harness.metrics().prefix_hit_tokens.value();
   totals->cuts += harness.metrics().prefill_cuts.value();
   totals->waits += harness.metrics().prefix_waits.value();
+  totals->dropped +=
+      static_cast<double>(harness.executor().draws()) - harness.metrics().tokens_generated.value();
 }
 
-TEST(RandomScheduleTest, EverySequenceGivesWhatItGivesAlone) {
+// Over a device that is waited for, and over one that the engine runs ahead of.
+class RandomScheduleTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(RandomScheduleTest, EverySequenceGivesWhatItGivesAlone) {
   Totals totals;
   for (uint64_t seed = 0; seed < 120; ++seed) {
-    ASSERT_NO_FATAL_FAILURE(RunSchedule(seed, &totals));
+    ASSERT_NO_FATAL_FAILURE(RunSchedule(seed, GetParam(), &totals));
   }
   // What the schedules claim to exercise did occur.
   EXPECT_GT(totals.preemptions, 100);
   EXPECT_GT(totals.hits, 1000);
   EXPECT_GT(totals.cuts, 100);
   EXPECT_GT(totals.waits, 20);
+  if (GetParam()) {
+    EXPECT_GT(totals.dropped, 100);
+  } else {
+    EXPECT_EQ(totals.dropped, 0);
+  }
 }
 
 // A group moves to another engine in the middle of everything, several times.
-TEST(RandomScheduleTest, HandOffsToAnotherEngineKeepEveryBit) {
+TEST_P(RandomScheduleTest, HandOffsToAnotherEngineKeepEveryBit) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed + 1000);
@@ -158,7 +170,8 @@ TEST(RandomScheduleTest, HandOffsToAnotherEngineKeepEveryBit) {
     std::map<uint64_t, SequenceStart> left = starts;
     int64_t hops = 0;
     while (!left.empty()) {
-      EngineHarness harness({.block_count = 16, .sequences_max = 5});
+      EngineHarness harness(
+          {.block_count = 16, .sequences_max = 5, .executor = {.asynchronous = GetParam()}});
       for (const auto& [ticket, start] : left) {
         ASSERT_TRUE(harness.core().Start(WithPlan(start, 32)).ok());
       }
@@ -207,6 +220,9 @@ TEST(RandomScheduleTest, HandOffsToAnotherEngineKeepEveryBit) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, RandomScheduleTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Ahead" : "InTurn"; });
 
 }  // namespace
 }  // namespace lockstep::worker

@@ -111,14 +111,16 @@ class CpuModel {
                        .kv_blocks = kBlocks,
                        .kv_block_tokens = kv_->shape().block_tokens,
                        .vocabulary = config_.vocabulary});
-    LOCKSTEP_CHECK(arrays.Allocate(kernels_.get()).ok());
+    StepArena arena;
+    LOCKSTEP_CHECK(arena.Allocate(kernels_.get(), arrays.BytesMax(), "step inputs").ok());
     std::vector<int32_t> blocks(kBlocks);
     for (int i = 0; i < kBlocks; ++i) blocks[i] = kBlocks - 1 - i;
     StepSequence sequence;
     sequence.tokens = one.ids;
     sequence.blocks = blocks;
-    arrays.Build({&sequence, 1});
-    arrays.Upload(kernels_.get());
+    arena.Begin(0);
+    arrays.Build({&sequence, 1}, /*decode_rows=*/0, /*drawn_slots=*/{}, &arena);
+    arena.Upload(kernels_.get());
     transformer_->Forward(arrays.shape(), arrays.inputs(), kv_.get());
     const std::vector<int32_t> rows(one.positions.begin(), one.positions.end());
     DeviceArray<int32_t> device_rows;

@@ -1,6 +1,7 @@
 #include "tests/unit/model/step_driver.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -37,12 +38,13 @@ class Neighbours {
     tokens_.reserve(schedule.neighbours);
     for (int i = 0; i < schedule.neighbours; ++i) {
       const uint32_t word = PhiloxWord(step, static_cast<uint64_t>(i));
-      tokens_.push_back(RandomIds(word, 1 + static_cast<int>(word % 9), 256));
+      const int rows = schedule.neighbours_decode ? 1 : 1 + static_cast<int>(word % 9);
+      tokens_.push_back(RandomIds(word, rows, 256));
       StepSequence& neighbour = sequences_.emplace_back();
       neighbour.tokens = tokens_.back();
       neighbour.blocks =
           std::span<const int32_t>(schedule.neighbour_blocks).subspan(2 * size_t(i), 2);
-      neighbour.sample = word % 3 != 0;
+      neighbour.sample = schedule.neighbours_decode || word % 3 != 0;
       neighbour.logprobs = word % 2 == 0;
       neighbour.sampling = {.sub_seed = word,
                             .position = static_cast<int64_t>(neighbour.tokens.size()),
@@ -58,24 +60,32 @@ class Neighbours {
   std::vector<StepSequence> sequences_;
 };
 
-StepSequenceResult RunStep(StepExecutor* executor, const StepSequence& own,
-                           const Schedule& schedule, uint32_t step, Trace* trace) {
+// Where our sequence stands among its neighbours.
+size_t IndexIn(const Schedule& schedule) { return static_cast<size_t>(schedule.neighbours) / 2; }
+
+void LaunchStep(StepExecutor* executor, const StepSequence& own, const Schedule& schedule,
+                uint32_t step, Trace* trace) {
   for (const int32_t block : schedule.poisoned) executor->PoisonKvBlock(block);
   const Neighbours neighbours(schedule, step);
   std::vector<StepSequence> sequences = neighbours.sequences();
-  const size_t index = sequences.size() / 2;
-  sequences.insert(sequences.begin() + index, own);
+  sequences.insert(sequences.begin() + static_cast<ptrdiff_t>(IndexIn(schedule)), own);
   int rows = 0;
   for (const StepSequence& sequence : sequences) rows += static_cast<int>(sequence.tokens.size());
   trace->rows_step_max = std::max(trace->rows_step_max, rows);
   trace->sequences_step_max =
       std::max(trace->sequences_step_max, static_cast<int>(sequences.size()));
-  std::vector<StepSequenceResult> results;
-  const absl::Status status = executor->Execute(sequences, &results);
+  const absl::Status status = executor->Launch(sequences);
   LOCKSTEP_CHECK(status.ok()) << status.ToString();
-  LOCKSTEP_CHECK_EQ(results.size(), sequences.size());
-  LOCKSTEP_CHECK(results[index].error == kernels::SampleError::kNone);
-  return results[index];
+}
+
+StepSequenceResult CollectStep(StepExecutor* executor, const Schedule& schedule) {
+  std::vector<StepSequenceResult> results;
+  const absl::Status status = executor->Collect(&results);
+  LOCKSTEP_CHECK(status.ok()) << status.ToString();
+  LOCKSTEP_CHECK_EQ(results.size(), static_cast<size_t>(schedule.neighbours) + 1);
+  const StepSequenceResult& own = results[IndexIn(schedule)];
+  LOCKSTEP_CHECK(own.error == kernels::SampleError::kNone);
+  return own;
 }
 
 StepSequence Describe(const DrivenSequence& sequence, const Schedule& schedule) {
@@ -99,17 +109,35 @@ std::string DifferenceOf(const std::string& name, const std::vector<float>& actu
 }  // namespace
 
 Trace Drive(StepExecutor* executor, const DrivenSequence& sequence, const Schedule& schedule) {
+  static constexpr int32_t kUnknownId = -1;
   Trace trace;
   std::vector<int32_t> tokens = sequence.prompt;
   const int prompt_length = static_cast<int>(tokens.size());
   std::vector<int> ends = schedule.cuts;
   ends.push_back(prompt_length);
+  std::deque<bool> sampled;  // Of the steps in flight, oldest first.
+  const auto collect = [&] {
+    const StepSequenceResult result = CollectStep(executor, schedule);
+    Append(result.scored, &trace.scored);
+    Append(result.sampled, &trace.drawn);
+    if (sampled.front()) {
+      trace.ids.push_back(result.sampled_id);
+      tokens.push_back(result.sampled_id);
+    }
+    sampled.pop_front();
+  };
   uint32_t step = 1;
   int begin = 0;
-  while (static_cast<int>(trace.ids.size()) < sequence.new_tokens) {
-    const int end = begin < prompt_length ? ends[step - 1] : static_cast<int>(tokens.size());
+  const int last = prompt_length + sequence.new_tokens - 1;
+  while (begin < last) {
+    const int end = begin < prompt_length ? ends[step - 1] : begin + 1;
     StepSequence own = Describe(sequence, schedule);
-    own.tokens = std::span<const int32_t>(tokens).subspan(begin, end - begin);
+    if (begin < static_cast<int>(tokens.size())) {
+      own.tokens = std::span<const int32_t>(tokens).subspan(begin, end - begin);
+    } else {
+      own.tokens = {&kUnknownId, 1};
+      own.drawn_by = static_cast<int>(IndexIn(schedule));
+    }
     own.position = begin;
     const int scored = std::min(end, prompt_length - 1) - begin;
     if (scored > 0) {
@@ -117,15 +145,12 @@ Trace Drive(StepExecutor* executor, const DrivenSequence& sequence, const Schedu
     }
     own.sample = end >= prompt_length;
     own.sampling.position = end;
-    const StepSequenceResult result = RunStep(executor, own, schedule, step++, &trace);
-    Append(result.scored, &trace.scored);
-    Append(result.sampled, &trace.drawn);
-    if (own.sample) {
-      trace.ids.push_back(result.sampled_id);
-      tokens.push_back(result.sampled_id);
-    }
+    LaunchStep(executor, own, schedule, step++, &trace);
+    sampled.push_back(own.sample);
+    if (sampled.size() > (schedule.ahead ? 1 : 0)) collect();
     begin = end;
   }
+  while (!sampled.empty()) collect();
   return trace;
 }
 
@@ -137,7 +162,8 @@ LogprobBlock Score(StepExecutor* executor, const DrivenSequence& sequence,
   own.tokens = std::span<const int32_t>(tokens).first(tokens.size() - 1);
   own.score_targets = std::span<const int32_t>(tokens).subspan(1);
   Trace trace;
-  return RunStep(executor, own, schedule, 0, &trace).scored;
+  LaunchStep(executor, own, schedule, 0, &trace);
+  return CollectStep(executor, schedule).scored;
 }
 
 std::string DifferenceOf(const LogprobBlock& actual, const LogprobBlock& expected) {

@@ -28,6 +28,8 @@ struct Schedule {
   std::vector<int32_t> poisoned;  // KV blocks to fill with NaN before each step.
   int neighbours = 0;             // Other sequences in every step, half of them in front.
   std::vector<int32_t> neighbour_blocks;  // Two for each neighbour.
+  bool neighbours_decode = false;         // Each has one row and draws from it.
+  bool ahead = false;  // Each step is launched before the one before it is collected.
 };
 
 // All that it gave.

@@ -144,6 +144,18 @@ TEST_P(InvarianceTest, NeighboursDoNotShow) {
   }
 }
 
+TEST_P(InvarianceTest, RunningAheadDoesNotShow) {
+  for (const int neighbours : {0, 5}) {
+    Schedule schedule = Alone();
+    schedule.cuts = {64};
+    schedule.ahead = true;
+    schedule.neighbours = neighbours;
+    schedule.neighbour_blocks = Blocks(kSequenceBlocks, 1, 2 * neighbours);
+    EXPECT_EQ(DifferenceOf(testing::Drive(model_.executor.get(), sequence_, schedule), expected_),
+              "");
+  }
+}
+
 TEST_P(InvarianceTest, ScoringAnAnswerGivesTheBitsThatDrawingItGave) {
   const LogprobBlock scored =
       testing::Score(model_.executor.get(), sequence_, expected_.ids, Alone());
