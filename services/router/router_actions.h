@@ -9,9 +9,9 @@
 
 namespace lockstep::router {
 
-// Asks the scheduler for a ticket.
+// Asks the scheduler for a ticket, or says whose an advance ticket is.
 struct AdmitRequest {
-  uint64_t handle = 0;  // Never used twice.
+  uint64_t handle = 0;  // Never used twice. 0 in a report.
   std::shared_ptr<const SequenceSpec> spec;
   int64_t attempt = 0;         // Of the newest ticket so far, 0 without one.
   int64_t length = 0;          // Prompt and already generated tokens.
@@ -20,6 +20,7 @@ struct AdmitRequest {
   std::vector<WorkerKey> candidates;  // Best first.
   base::Epoch entry_epoch;            // 0 until the scheduler has granted a first ticket.
   absl::Duration time_left;
+  base::TicketId used_ticket;  // In a report.
 };
 
 // Starts an attempt on a worker. Where generated_ids is null, those of the spec hold.
@@ -59,6 +60,7 @@ struct GatewayDelta {
 // What the core wants done, in order within each receiver. The shell sends it; nothing is owed back
 // but the events that follow from it.
 struct RouterActions {
+  std::vector<AdmitRequest> used;  // Reports; before anything else to the scheduler.
   std::vector<AdmitRequest> admits;
   std::vector<uint64_t> withdrawn_handles;
   std::vector<base::TicketId> released_tickets;
@@ -67,8 +69,8 @@ struct RouterActions {
   std::vector<StreamId> closed_streams;  // After their batches.
 
   bool empty() const {
-    return admits.empty() && withdrawn_handles.empty() && released_tickets.empty() &&
-           workers.empty() && deltas.empty() && closed_streams.empty();
+    return used.empty() && admits.empty() && withdrawn_handles.empty() &&
+           released_tickets.empty() && workers.empty() && deltas.empty() && closed_streams.empty();
   }
 };
 

@@ -103,6 +103,8 @@ void RouterCore::SchedulerLost() {
   }
   actions_.admits.clear();
   actions_.withdrawn_handles.clear();
+  GiveBack(stock_.DropAll());
+  report_at_ = absl::InfiniteFuture();
 }
 
 void RouterCore::ApplySnapshot(const std::vector<WorkerState>& workers) {
@@ -138,8 +140,42 @@ void RouterCore::PlaceWaiting() {
     const RouteChoice choice = deps_.policy->Rank(
         {.affinity_key = first.affinity_key, .sequence_count = static_cast<int64_t>(end - begin)},
         table_.Usable(now));
+    if (end - begin == 1 && StartAhead(due[begin], choice)) begin = end;
     for (; begin < end; ++begin) Admit(due[begin], choice);
   }
+}
+
+bool RouterCore::StartAhead(SequenceRecord* record, const RouteChoice& choice) {
+  const WorkerKey& worker = *choice.candidates.front();
+  // Somebody who asked before must not be overtaken, and whether a sequence that has been on a
+  // worker may still run is the scheduler's to say.
+  WorkerTable::Row* row = table_.Find(worker);
+  if (row == nullptr || row->own_admitting > 0) return false;
+  if (record->attempt > 0 || record->entry_epoch != base::Epoch()) return false;
+  AdmitRequest report = RequestFor(*record);
+  std::optional<Ticket> ticket =
+      stock_.Take(worker, report.length + report.new_tokens_max, deps_.clock->Now());
+  if (!ticket.has_value()) return false;
+  report.used_ticket = ticket->id;
+  ticket->plan.length = report.length;
+  actions_.used.push_back(std::move(report));
+  deps_.metrics->routed[choice.reason].Increment();
+  deps_.metrics->started_ahead.Increment();
+  Run(record, row, *std::move(ticket));
+  return true;
+}
+
+AdmitRequest RouterCore::RequestFor(const SequenceRecord& record) const {
+  const int64_t output_count = static_cast<int64_t>(record.log.output_ids().size());
+  return {
+      .spec = record.spec,
+      .attempt = record.attempt,
+      .length = static_cast<int64_t>(record.spec->prompt_ids.size()) + output_count,
+      .new_tokens_max = std::max<int64_t>(0, record.spec->max_new_tokens - output_count),
+      .prefix_hash = record.prefix_hash,
+      .entry_epoch = record.entry_epoch,
+      .time_left = base::LeftForNextHop(record.deadline - deps_.clock->Now()),
+  };
 }
 
 void RouterCore::Admit(SequenceRecord* record, const RouteChoice& choice) {
@@ -150,18 +186,10 @@ void RouterCore::Admit(SequenceRecord* record, const RouteChoice& choice) {
   table_.AddAdmitting(candidates.front(), 1);
   ledger_.SetAdmitting(record, candidates);
   record->asked_at = deps_.clock->Now();
-  const int64_t output_count = static_cast<int64_t>(record->log.output_ids().size());
-  actions_.admits.push_back({
-      .handle = record->admit_handle,
-      .spec = record->spec,
-      .attempt = record->attempt,
-      .length = static_cast<int64_t>(record->spec->prompt_ids.size()) + output_count,
-      .new_tokens_max = std::max<int64_t>(0, record->spec->max_new_tokens - output_count),
-      .prefix_hash = record->prefix_hash,
-      .candidates = std::move(candidates),
-      .entry_epoch = record->entry_epoch,
-      .time_left = base::LeftForNextHop(record->deadline - record->asked_at),
-  });
+  AdmitRequest request = RequestFor(*record);
+  request.handle = record->admit_handle;
+  request.candidates = std::move(candidates);
+  actions_.admits.push_back(std::move(request));
 }
 
 void RouterCore::TicketGranted(uint64_t admit_handle, Ticket ticket) {
@@ -180,6 +208,27 @@ void RouterCore::TicketGranted(uint64_t admit_handle, Ticket ticket) {
     ledger_.SetWaiting(record, now);
     return PlaceWaiting();
   }
+  Run(record, row, std::move(ticket));
+}
+
+void RouterCore::TicketGrantedAhead(AdvanceTicket ticket) {
+  if (table_.Find(ticket.ticket.worker) == nullptr) return GiveBack({ticket.ticket.id});
+  stock_.Add(std::move(ticket), deps_.clock->Now());
+}
+
+void RouterCore::EpochSeen(base::Epoch epoch) {
+  const std::vector<base::TicketId> old = stock_.DropOlderThan(epoch);
+  // A pause may wait for them.
+  if (!old.empty()) report_at_ = absl::InfinitePast();
+  GiveBack(old);
+}
+
+void RouterCore::GiveBack(const std::vector<base::TicketId>& tickets) {
+  actions_.released_tickets.insert(actions_.released_tickets.end(), tickets.begin(), tickets.end());
+}
+
+void RouterCore::Run(SequenceRecord* record, WorkerTable::Row* row, Ticket ticket) {
+  const absl::Time now = deps_.clock->Now();
   if (record->attempt == 0) deps_.metrics->open_to_start_seconds.Observe(now - record->opened_at);
   // The first grant says when the sequence entered the cluster; an abort of everything ends what
   // entered before it, also when it is between two workers.
@@ -270,12 +319,13 @@ void RouterCore::Tick() {
     CloseStream(table_.Find(worker));
   }
   table_.Sweep();
+  GiveBack(stock_.DropExpired(now));
   PlaceWaiting();
 }
 
 absl::Time RouterCore::NextWakeup() {
   const absl::Time now = deps_.clock->Now();
-  absl::Time next = ledger_.next_deadline();
+  absl::Time next = std::min({ledger_.next_deadline(), stock_.next_expiry(), report_at_});
   if (scheduler_connected_ && ledger_.next_retry() != absl::InfiniteFuture()) {
     const bool usable = !table_.Usable(now).empty();
     next = std::min(next, usable ? ledger_.next_retry() : table_.next_suspect_end());
@@ -288,8 +338,25 @@ absl::Time RouterCore::NextWakeup() {
 RouterActions RouterCore::TakeActions() {
   RouterActions taken = std::exchange(actions_, {});
   batch_index_.clear();
-  if (!scheduler_connected_) actions_.released_tickets = std::move(taken.released_tickets);
+  if (scheduler_connected_ && !MayReportLater(taken)) {
+    report_at_ = absl::InfiniteFuture();
+    return taken;
+  }
+  actions_.used = std::move(taken.used);
+  actions_.released_tickets = std::move(taken.released_tickets);
   return taken;
+}
+
+bool RouterCore::MayReportLater(const RouterActions& actions) {
+  const size_t reports = std::max(actions.used.size(), actions.released_tickets.size());
+  if (reports == 0) return false;
+  if (stock_.empty() || reports >= options_.reports_max || !actions.admits.empty() ||
+      !actions.withdrawn_handles.empty() || ledger_.admitting_count() > 0) {
+    return false;
+  }
+  const absl::Time now = deps_.clock->Now();
+  report_at_ = std::min(report_at_, now + options_.report_delay);
+  return report_at_ > now;
 }
 
 log::Logger RouterCore::LoggerOf(const SequenceRecord& record) const {

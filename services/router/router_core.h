@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/log/logger.h"
+#include "services/router/advance_stock.h"
 #include "services/router/poison_ward.h"
 #include "services/router/route_policy.h"
 #include "services/router/router_actions.h"
@@ -28,6 +29,10 @@ struct RouterCoreOptions {
   // An admission that waited this long is asked for again when a worker joins.
   absl::Duration reconsider_after = absl::Milliseconds(100);
   absl::Duration stream_idle_max = absl::Seconds(60);
+  // What the scheduler is told while nobody waits for its answer, it is told after so many
+  // sequences or so long.
+  size_t reports_max = 8;
+  absl::Duration report_delay = absl::Milliseconds(10);
   WorkerTable::Options workers;
 };
 
@@ -63,6 +68,8 @@ class RouterCore {
   void SchedulerLost();
   void ApplySnapshot(const std::vector<WorkerState>& workers);
   void TicketGranted(uint64_t admit_handle, Ticket ticket);
+  void TicketGrantedAhead(AdvanceTicket ticket);
+  void EpochSeen(base::Epoch epoch);
   void AdmissionFailed(uint64_t admit_handle, const absl::Status& error);
   void WorkerLost(const WorkerKey& worker);
 
@@ -86,11 +93,18 @@ class RouterCore {
   // Asks for tickets for all that wait and may go. Each public event ends with it.
   void PlaceWaiting();
   void Admit(SequenceRecord* record, const RouteChoice& choice);
+  // Starts a newcomer with a ticket from the stock. False when it has to be asked for.
+  bool StartAhead(SequenceRecord* record, const RouteChoice& choice);
+  AdmitRequest RequestFor(const SequenceRecord& record) const;
+  void Run(SequenceRecord* record, WorkerTable::Row* row, Ticket ticket);
   void Start(SequenceRecord* record, WorkerTable::Row* row);
   WorkerBatch& BatchFor(WorkerTable::Row* row);
 
   // Gives up the record's admission or ticket. Afterwards it waits.
   void Withdraw(SequenceRecord* record);
+  void GiveBack(const std::vector<base::TicketId>& tickets);
+  // What the scheduler is owed may wait: it has room, or it would not have granted ahead.
+  bool MayReportLater(const RouterActions& actions);
   void GiveUpTicket(SequenceRecord* record, absl::Time retry_at);
   void CancelAtWorker(const SequenceRecord& record);
   // Gives up whatever the record holds, and tells the worker.
@@ -124,6 +138,8 @@ class RouterCore {
   SequenceLedger ledger_;
   WorkerTable table_;
   PoisonWard ward_;  // Its suspects wait with an infinite retry_at.
+  AdvanceStock stock_;
+  absl::Time report_at_ = absl::InfiniteFuture();  // While something is held back.
   absl::flat_hash_map<StreamId, WorkerKey> streams_;
   uint64_t last_stream_ = 0;
   bool scheduler_connected_ = false;

@@ -188,6 +188,7 @@ void RouterCore::LoseWorker(const WorkerKey& worker, bool blame) {
   deps_.logger.Warning("worker_lost", {{"worker", worker.id}, {"blame", blame}});
   if (WorkerTable::Row* row = table_.Find(worker)) CloseStream(row);
   table_.Lose(worker);
+  GiveBack(stock_.Drop(worker));
   deps_.metrics->workers.Set(static_cast<double>(table_.listed_count()));
   Records suspects;
   for (SequenceRecord* record : ledger_.All()) {

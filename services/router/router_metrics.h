@@ -24,6 +24,7 @@ struct RouterMetrics {
   metrics::Counter opened;
   metrics::CounterBy<EndReason> ended;
   metrics::CounterBy<RouteReason> routed;
+  metrics::Counter started_ahead;
   metrics::CounterBy<FailoverCause> resumptions;
   metrics::CounterBy<absl::StatusCode> refusals;
   metrics::CounterBy<absl::StatusCode> admission_errors;

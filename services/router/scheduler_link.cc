@@ -27,6 +27,10 @@ class SchedulerLink::AdmitStream final
           core->AdmissionFailed(outcome.handle(), rpc::FromErrorDetail(outcome.error()));
         }
       }
+      for (const v1::AdvanceTicket& ticket : event.advance_tickets()) {
+        core->TicketGrantedAhead({DecodeTicket(ticket.ticket()), ticket.tokens_max()});
+      }
+      core->EpochSeen(base::Epoch(event.admission_epoch()));
     });
     RequestRead();
   }
@@ -145,6 +149,9 @@ void SchedulerLink::Send(const RouterActions& actions) {
   const std::shared_ptr<Writer> writer = this->writer();
   if (writer == nullptr) return;
   constexpr size_t kIdBytes = 10;
+  for (const AdmitRequest& request : actions.used) {
+    EncodeAdmit(options_.cluster_id, request, writer->Next(WireBytes(request))->add_used());
+  }
   // What makes room goes first.
   for (const base::TicketId ticket : actions.released_tickets) {
     writer->Next(kIdBytes)->add_released_tickets(ticket.value());

@@ -99,6 +99,7 @@ class SequenceLedger {
   absl::Time next_deadline() const;
 
   size_t size() const { return records_.size(); }
+  size_t admitting_count() const { return by_admission_.size(); }
 
  private:
   void LeaveState(SequenceRecord* record);

@@ -231,6 +231,7 @@ void EncodeAdmit(const std::string& cluster_id, const AdmitRequest& request,
   }
   message->set_entry_epoch(request.entry_epoch.value());
   message->set_deadline_seconds(absl::ToDoubleSeconds(request.time_left));
+  message->set_used_ticket_id(request.used_ticket.value());
 }
 
 void EncodeStart(const std::string& cluster_id, const WorkerStart& start,

@@ -157,11 +157,17 @@ void CoreHost::OnAdmitCommand(RouterStream stream, const v1::AdmitCommand& comma
   for (const v1::AdmitRequest& request : command.requests()) {
     requests.push_back(DecodeAdmission(request, stream, now));
   }
+  std::vector<AdmissionRequest> used;
+  for (const v1::AdmitRequest& request : command.used()) {
+    used.push_back(DecodeAdmission(request, stream, now));
+  }
   std::vector<base::TicketId> released;
   for (const uint64_t ticket : command.released_tickets()) released.emplace_back(ticket);
   base::MutexLock lock(&mutex_);
   if (!routers_.contains(stream)) return;
-  // What is given back makes room for what is asked for.
+  // A ticket may have been used and ended since the last command, and what is given back makes room
+  // for what is asked for.
+  if (!used.empty()) core_->Use(used);
   if (!released.empty()) core_->Release(released);
   if (command.withdrawn_handles_size() > 0) {
     core_->Withdraw(stream,

@@ -34,12 +34,16 @@ void CoreHost::CarryOut() {
 
 void CoreHost::SendEvents(const Decisions& decisions) {
   const bool everybody = !decisions.lost.empty() || decisions.epoch_changed;
-  if (decisions.outcomes.empty() && !everybody) return;
+  if (decisions.outcomes.empty() && decisions.advance.empty() && !everybody) return;
   absl::flat_hash_map<RouterStream, v1::AdmitEvent> events;
   for (const AdmitOutcome& outcome : decisions.outcomes) {
     if (outcome.ticket.ok()) metrics_->wait_seconds.Observe(outcome.waited);
     if (!routers_.contains(outcome.stream)) continue;
     *events[outcome.stream].add_outcomes() = EncodeOutcome(cluster_id_, outcome);
+  }
+  for (const AdvanceGrant& grant : decisions.advance) {
+    if (!routers_.contains(grant.stream)) continue;
+    *events[grant.stream].add_advance_tickets() = EncodeAdvance(cluster_id_, grant);
   }
   if (everybody) {
     for (const auto& [stream, sink] : routers_) {
@@ -86,6 +90,11 @@ void CoreHost::LogDecisions(const Decisions& decisions) {
                                             {"error", outcome.ticket.status()},
                                             {"wait_seconds", outcome.waited}});
     }
+  }
+  for (const AdmissionRequest& used : decisions.used) {
+    logger_.ForRequest(used.trace_id, used.request.value())
+        .Step("sequence_admitted_ahead",
+              {{"sequence", used.sequence}, {"ticket", used.used_ticket}});
   }
   for (const LostWorker& lost : decisions.lost) {
     logger_.Warning("lease_ended", {{"worker", lost.name.id},

@@ -29,6 +29,13 @@ struct AdmitOutcome {
   absl::Duration waited;  // Since the request came.
 };
 
+// A ticket for a sequence that is still to come: prompt and new tokens at most tokens_max.
+struct AdvanceGrant {
+  RouterStream stream;
+  Ticket ticket;  // Of no sequence; the plan's length is 0.
+  int64_t tokens_max = 0;
+};
+
 struct LostWorker {
   WorkerName name;
   LeaseEnd why = LeaseEnd::kExpired;
@@ -56,6 +63,8 @@ struct OperationResult {
 
 struct Decisions {
   std::vector<AdmitOutcome> outcomes;
+  std::vector<AdvanceGrant> advance;
+  std::vector<AdmissionRequest> used;  // Advance tickets, for the log.
   std::vector<LostWorker> lost;
   std::vector<ControlCall> calls;
   std::vector<OperationResult> finished;
@@ -66,8 +75,9 @@ struct Decisions {
 
 // Since construction; never go down.
 struct CoreCounters {
-  int64_t granted = 0;
-  std::array<int64_t, 17> refused{};      // By absl::StatusCode.
+  int64_t granted = 0;                // To a sequence; an advance ticket counts when it is used.
+  int64_t used_advance = 0;           // Of these.
+  std::array<int64_t, 17> refused{};  // By absl::StatusCode.
   std::array<int64_t, 4> leases_ended{};  // By LeaseEnd.
   int64_t registered = 0;
   int64_t registrations_refused = 0;

@@ -27,7 +27,71 @@ absl::Status CheckNumbers(const Demand& demand) {
 }  // namespace
 
 void SchedulerCore::Admit(std::vector<AdmissionRequest> requests) {
+  const size_t before = decisions_.outcomes.size();
   for (AdmissionRequest& request : requests) Decide(std::move(request));
+  for (size_t i = before; i < decisions_.outcomes.size(); ++i) {
+    const AdmitOutcome& outcome = decisions_.outcomes[i];
+    if (outcome.ticket.ok()) GrantAhead(outcome.stream, outcome.ticket->worker);
+  }
+}
+
+void SchedulerCore::Use(const std::vector<AdmissionRequest>& requests) {
+  for (const AdmissionRequest& request : requests) {
+    // A report that makes no sense leaves the ticket as it was.
+    if (!CheckNumbers(request.demand).ok() || !advance_.Remove(request.used_ticket)) continue;
+    ledger_.SetRequest(request.used_ticket, request.request);
+    const WorkerName worker = ledger_.Find(request.used_ticket)->worker;
+    Account(request.used_ticket, *registry_.Find(worker), request);
+    ++counters_.used_advance;
+    decisions_.used.push_back(request);
+    GrantAhead(request.stream, worker);
+  }
+}
+
+void SchedulerCore::GrantAhead(RouterStream stream, const WorkerName& name) {
+  const WorkerRegistry::Worker* worker = registry_.Find(name);
+  // Whoever waits comes first; and an aborted request must not slip in with a ticket that nobody
+  // checks.
+  if (!granting() || queue_.size() > 0 || aborted_.size() > 0 || worker->draining) return;
+  const int64_t missing = options_.advance_tickets - advance_.count(stream, name);
+  if (missing <= 0 || 2 * missing < options_.advance_tickets) return;
+  // All of them together stand for no more than half of what is free.
+  const int64_t free = accounting_.blocks_free(name) - advance_.blocks(name);
+  const int64_t blocks = free / (2 * options_.advance_tickets);
+  const WorkerCapacity& capacity = worker->capacity;
+  const int64_t tokens_max =
+      std::min(blocks * capacity.kv_block_tokens, capacity.context_tokens_max);
+  if (tokens_max <= 0) return;
+  for (int64_t i = 0; i < missing; ++i) {
+    const base::TicketId id = ledger_.Grant(name, base::RequestId(), clock_->Now());
+    advance_.Add(id, stream, name, blocks);
+    const Ticket ticket = MakeTicket(id, *worker);
+    audit_.Add(id, name,
+               {.plan = ticket.plan,
+                .kv_block_tokens = capacity.kv_block_tokens,
+                .length_max = tokens_max});
+    decisions_.advance.push_back({.stream = stream, .ticket = ticket, .tokens_max = tokens_max});
+  }
+}
+
+Ticket SchedulerCore::MakeTicket(base::TicketId id, const WorkerRegistry::Worker& worker) const {
+  return {.id = id,
+          .worker = worker.name,
+          .attempt = 1,
+          .epoch = state_.admission_epoch,
+          .plan = {.split_kv_size = worker.split_kv_size},
+          .expires_after = options_.ticket_expiry};
+}
+
+void SchedulerCore::Account(base::TicketId id, const WorkerRegistry::Worker& worker,
+                            const AdmissionRequest& request) {
+  const Demand& demand = request.demand;
+  accounting_.Reserve(worker.name, id, demand);
+  audit_.Add(id, worker.name,
+             {.plan = {.split_kv_size = worker.split_kv_size, .length = demand.length},
+              .kv_block_tokens = worker.capacity.kv_block_tokens,
+              .length_max = demand.length + demand.new_tokens_max});
+  ++counters_.granted;
 }
 
 void SchedulerCore::Decide(AdmissionRequest request) {
@@ -95,25 +159,17 @@ bool SchedulerCore::TryGrant(const AdmissionRequest& request, const WorkerName& 
   if (!accounting_.Fits(worker, request.demand)) return false;
   const WorkerRegistry::Worker& living = *registry_.Find(worker);
   const base::TicketId id = ledger_.Grant(worker, request.request, clock_->Now());
-  accounting_.Reserve(worker, id, request.demand);
-  const ChunkPlan plan{.split_kv_size = living.split_kv_size, .length = request.demand.length};
-  audit_.Add(id, worker,
-             {.plan = plan,
-              .kv_block_tokens = living.capacity.kv_block_tokens,
-              .length_max = request.demand.length + request.demand.new_tokens_max});
-  ++counters_.granted;
+  Account(id, living, request);
+  Ticket ticket = MakeTicket(id, living);
+  ticket.sequence = request.sequence;
+  ticket.attempt = request.attempt + 1;
+  ticket.plan.length = request.demand.length;
   decisions_.outcomes.push_back({.stream = request.stream,
                                  .handle = request.handle,
                                  .sequence = request.sequence,
                                  .request = request.request,
                                  .trace_id = request.trace_id,
-                                 .ticket = Ticket{.id = id,
-                                                  .worker = worker,
-                                                  .sequence = request.sequence,
-                                                  .attempt = request.attempt + 1,
-                                                  .epoch = state_.admission_epoch,
-                                                  .plan = plan,
-                                                  .expires_after = options_.ticket_expiry},
+                                 .ticket = std::move(ticket),
                                  .waited = waited});
   return true;
 }

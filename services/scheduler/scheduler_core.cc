@@ -204,6 +204,7 @@ void SchedulerCore::EndTickets(const std::vector<base::TicketId>& tickets,
   for (const base::TicketId ticket : tickets) {
     accounting_.Release(worker, ticket);
     audit_.Retire(ticket, now);
+    advance_.Remove(ticket);
   }
 }
 
@@ -228,8 +229,7 @@ absl::StatusOr<bool> SchedulerCore::Leave(const WorkerName& name) {
 }
 
 void SchedulerCore::OnLeaseEnded(const WorkerName& name, LeaseEnd why) {
-  const absl::Time now = clock_->Now();
-  for (const base::TicketId ticket : ledger_.EndWorker(name)) audit_.Retire(ticket, now);
+  EndTickets(ledger_.EndWorker(name), name);
   accounting_.RemoveWorker(name);
   changed_.erase(name);
   UpdateLargest();
@@ -289,7 +289,7 @@ CoreState SchedulerCore::state() const {
   return {.pause = state_.pause,
           .epoch = state_.admission_epoch,
           .scheduler_epoch = state_.scheduler_epoch,
-          .running_sequences = static_cast<int64_t>(ledger_.size()),
+          .running_sequences = static_cast<int64_t>(ledger_.size() - advance_.size()),
           .queued_sequences = static_cast<int64_t>(queue_.size()),
           .recovering = recovering_};
 }

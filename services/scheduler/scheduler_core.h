@@ -16,6 +16,7 @@
 #include "services/scheduler/aborted_requests.h"
 #include "services/scheduler/accounting.h"
 #include "services/scheduler/admission_queue.h"
+#include "services/scheduler/advance_tickets.h"
 #include "services/scheduler/decisions.h"
 #include "services/scheduler/fingerprint_gate.h"
 #include "services/scheduler/plan_audit.h"
@@ -39,6 +40,7 @@ class SchedulerCore {
     absl::Duration lease = absl::Seconds(3);
     absl::Duration ticket_expiry = absl::Seconds(5);
     absl::Duration control_timeout = absl::Seconds(3);  // For a worker's answer to a command.
+    int64_t advance_tickets = 0;                        // Of one router on one worker at most.
     AdmissionQueue::Options queue;
     Accounting::Options accounting;
     AbortedRequests::Options aborted;
@@ -66,6 +68,8 @@ class SchedulerCore {
 
   // Each request gets exactly one outcome, unless it is withdrawn or its stream closed before.
   void Admit(std::vector<AdmissionRequest> requests);
+  // Sequences that run with advance tickets. Tickets that are not such, or have ended, are ignored.
+  void Use(const std::vector<AdmissionRequest>& requests);
   // A request that was granted meanwhile is not touched.
   void Withdraw(RouterStream stream, const std::vector<uint64_t>& handles);
   // Tickets that ended or will not be used; unknown ones are ignored.
@@ -135,6 +139,12 @@ class SchedulerCore {
   absl::Status CheckWanted(const AdmissionRequest& request) const;
   absl::Status CheckPossible(AdmissionRequest& request) const;
   bool TryGrant(const AdmissionRequest& request, const WorkerName& worker, absl::Duration waited);
+  Ticket MakeTicket(base::TicketId id, const WorkerRegistry::Worker& worker) const;
+  // What the ticket's sequence is charged and judged by.
+  void Account(base::TicketId id, const WorkerRegistry::Worker& worker,
+               const AdmissionRequest& request);
+  // Refills the router's stock of tickets on a worker, unless somebody could want the room.
+  void GrantAhead(RouterStream stream, const WorkerName& name);
   void Refuse(const AdmissionRequest& request, absl::Status status, absl::Duration waited);
   void RefuseAll(const std::vector<AdmissionQueue::Waiting>& waiting, const absl::Status& status);
   // Offers the room of workers whose room has changed to those who wait.
@@ -175,6 +185,7 @@ class SchedulerCore {
   Accounting accounting_;
   AdmissionQueue queue_;
   TicketLedger ledger_;
+  AdvanceTickets advance_;  // Also in the ledger.
   PlanAudit audit_;
   AbortedRequests aborted_;
   std::map<OperationId, Operation> operations_;

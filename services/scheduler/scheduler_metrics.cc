@@ -5,7 +5,9 @@
 namespace lockstep::scheduler {
 
 SchedulerMetrics::SchedulerMetrics(metrics::Registry* registry)
-    : admissions(registry, "lockstep_scheduler_admissions_total", "Tickets granted."),
+    : admissions(registry, "lockstep_scheduler_admissions_total", "Tickets granted to sequences."),
+      admissions_ahead(registry, "lockstep_scheduler_admissions_ahead_total",
+                       "Of these, tickets granted before their sequence came."),
       refusals(registry, "lockstep_scheduler_refusals_total",
                "Admission requests refused, by status code.", "code", metrics::StatusCodeLabels()),
       wait_seconds(registry, "lockstep_scheduler_wait_seconds",
@@ -40,6 +42,8 @@ SchedulerMetrics::SchedulerMetrics(metrics::Registry* registry)
 
 void MetricsMirror::Count(const CoreCounters& now) {
   metrics_->admissions.Increment(static_cast<double>(now.granted - counted_.granted));
+  metrics_->admissions_ahead.Increment(
+      static_cast<double>(now.used_advance - counted_.used_advance));
   for (size_t i = 0; i < now.refused.size(); ++i) {
     const int64_t more = now.refused[i] - counted_.refused[i];
     if (more == 0) continue;

@@ -11,6 +11,7 @@ struct SchedulerMetrics {
   explicit SchedulerMetrics(metrics::Registry* registry);
 
   metrics::Counter admissions;
+  metrics::Counter admissions_ahead;
   metrics::CounterBy<absl::StatusCode> refusals;
   metrics::Histogram wait_seconds;
   metrics::Gauge queued_sequences;

@@ -30,8 +30,9 @@ int64_t SchedulerCore::AbortQueued() {
 absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::RequestId>& requests) {
   const absl::flat_hash_set<base::RequestId> ids(requests.begin(), requests.end());
   // A ticket that is still on its way would start after the worker was asked; a newer epoch makes
-  // the worker refuse it, and its admission is asked for again and refused here.
-  if (ledger_.AnyUnseen(ids)) LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(state_));
+  // the worker refuse it, and its admission is asked for again and refused here. Whose an advance
+  // ticket is, nobody here knows yet.
+  if (ledger_.AnyUnseen(ids) || advance_.size() > 0) LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(state_));
   for (const base::RequestId& request : ids) aborted_.Add(request, clock_->Now());
   const std::vector<AdmissionQueue::Waiting> queued =
       queue_.TakeIf([&](const AdmissionRequest& request) { return ids.contains(request.request); });

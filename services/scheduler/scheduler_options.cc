@@ -20,6 +20,10 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const config::v1::Schedule
       core.ticket_expiry,
       service::SecondsOr("ticket_expiry_seconds", config.ticket_expiry_seconds(), 5, 0.1, 600));
   LOCKSTEP_ASSIGN_OR_RETURN(
+      core.advance_tickets,
+      service::IntegerOr("advance_tickets", config.advance_tickets(), 16, 1, 1024));
+  if (config.no_advance_tickets()) core.advance_tickets = 0;
+  LOCKSTEP_ASSIGN_OR_RETURN(
       const int64_t queue_max,
       service::IntegerOr("queue_max", config.queue_max(), 131072, 1, 1 << 24));
   core.queue.requests_max = static_cast<size_t>(queue_max);

@@ -40,6 +40,19 @@ absl::Time DeadlineIn(double seconds, absl::Time now) {
   return seconds > 0 ? now + absl::Seconds(seconds) : now;
 }
 
+v1::Ticket EncodeTicket(const std::string& cluster_id, const Ticket& ticket) {
+  v1::Ticket out;
+  out.set_ticket_id(ticket.id.value());
+  *out.mutable_worker() = EncodeWorker(cluster_id, ticket.worker);
+  out.set_sequence_id(ticket.sequence.value());
+  out.set_attempt(ticket.attempt);
+  out.set_epoch(ticket.epoch.value());
+  out.mutable_plan()->set_split_kv_size(ticket.plan.split_kv_size);
+  out.mutable_plan()->set_length(ticket.plan.length);
+  out.set_expires_seconds(absl::ToDoubleSeconds(ticket.expires_after));
+  return out;
+}
+
 }  // namespace
 
 WorkerName DecodeWorker(const v1::WorkerIdentity& worker) {
@@ -114,7 +127,8 @@ AdmissionRequest DecodeAdmission(const v1::AdmitRequest& request, RouterStream s
                                       .new_tokens_max = request.new_tokens_max(),
                                       .prefix_hash = request.prefix_hash()},
                            .entry_epoch = base::Epoch(request.entry_epoch()),
-                           .deadline = DeadlineIn(request.deadline_seconds(), now)};
+                           .deadline = DeadlineIn(request.deadline_seconds(), now),
+                           .used_ticket = base::TicketId(request.used_ticket_id())};
   for (const v1::WorkerIdentity& worker : request.candidates()) {
     decoded.candidates.push_back(DecodeWorker(worker));
   }
@@ -128,16 +142,14 @@ v1::AdmitOutcome EncodeOutcome(const std::string& cluster_id, const AdmitOutcome
     *encoded.mutable_error() = rpc::ToErrorDetail(outcome.ticket.status());
     return encoded;
   }
-  const Ticket& ticket = *outcome.ticket;
-  v1::Ticket& out = *encoded.mutable_ticket();
-  out.set_ticket_id(ticket.id.value());
-  *out.mutable_worker() = EncodeWorker(cluster_id, ticket.worker);
-  out.set_sequence_id(ticket.sequence.value());
-  out.set_attempt(ticket.attempt);
-  out.set_epoch(ticket.epoch.value());
-  out.mutable_plan()->set_split_kv_size(ticket.plan.split_kv_size);
-  out.mutable_plan()->set_length(ticket.plan.length);
-  out.set_expires_seconds(absl::ToDoubleSeconds(ticket.expires_after));
+  *encoded.mutable_ticket() = EncodeTicket(cluster_id, *outcome.ticket);
+  return encoded;
+}
+
+v1::AdvanceTicket EncodeAdvance(const std::string& cluster_id, const AdvanceGrant& grant) {
+  v1::AdvanceTicket encoded;
+  *encoded.mutable_ticket() = EncodeTicket(cluster_id, grant.ticket);
+  encoded.set_tokens_max(grant.tokens_max);
   return encoded;
 }
 

@@ -25,6 +25,7 @@ WorkerReport DecodeReport(const v1::HeartbeatRequest& request);
 AdmissionRequest DecodeAdmission(const v1::AdmitRequest& request, RouterStream stream,
                                  absl::Time now);
 v1::AdmitOutcome EncodeOutcome(const std::string& cluster_id, const AdmitOutcome& outcome);
+v1::AdvanceTicket EncodeAdvance(const std::string& cluster_id, const AdvanceGrant& grant);
 
 absl::StatusOr<PauseMode> DecodePauseMode(v1::PauseMode mode);
 v1::PauseMode EncodePauseMode(PauseMode mode);

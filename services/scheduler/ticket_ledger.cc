@@ -26,6 +26,13 @@ base::TicketId TicketLedger::Grant(const WorkerName& worker, const base::Request
   return id;
 }
 
+bool TicketLedger::SetRequest(base::TicketId ticket, const base::RequestId& request) {
+  const auto it = tickets_.find(ticket);
+  if (it == tickets_.end()) return false;
+  it->second.request = request;
+  return true;
+}
+
 bool TicketLedger::Adopt(const WorkerName& worker, base::TicketId ticket, absl::Time now) {
   const Entry entry{.worker = worker, .granted = now, .seen = true};
   if (!tickets_.try_emplace(ticket, entry).second) return false;

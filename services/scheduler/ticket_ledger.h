@@ -23,7 +23,7 @@ class TicketLedger {
   };
   struct Entry {
     WorkerName worker;
-    base::RequestId request;  // Empty where another scheduler granted it.
+    base::RequestId request;  // Empty where another scheduler granted it, and until it is known.
     absl::Time granted;
     bool seen = false;         // Reported by its worker.
     uint64_t report_seen = 0;  // Number of the worker's report that showed it last.
@@ -33,6 +33,8 @@ class TicketLedger {
 
   // Draws an id for a grant.
   base::TicketId Grant(const WorkerName& worker, const base::RequestId& request, absl::Time now);
+  // Says whose a ticket is that was granted in advance. False when it is not known any longer.
+  bool SetRequest(base::TicketId ticket, const base::RequestId& request);
   // Takes over a ticket that the worker says it holds. False when it is known.
   bool Adopt(const WorkerName& worker, base::TicketId ticket, absl::Time now);
 

@@ -106,6 +106,7 @@ struct AdmissionRequest {
   std::vector<WorkerName> candidates;  // Best first.
   base::Epoch entry_epoch;             // When the request entered the cluster; 0 is now.
   absl::Time deadline = absl::InfiniteFuture();
+  base::TicketId used_ticket;  // Of a report: the advance ticket that the sequence runs with.
 };
 
 // Where prefill may be cut: at every multiple of split_kv_size below length, and at length.

@@ -13,7 +13,6 @@ namespace {
 constexpr absl::Duration kLease = absl::Seconds(3);
 constexpr absl::Duration kStep = absl::Milliseconds(20);
 constexpr int64_t kPromptChunk = 4;
-constexpr size_t kSlotsAWorker = 24;
 
 // The model: a token depends on everything before it, so that a sequence that goes on from a wrong
 // prefix shows it at once.
@@ -100,6 +99,10 @@ void RouterSim::Run() {
   }
   if (!done()) Problem(absl::StrCat(core_.sequence_count(), " sequences never ended"));
   if (!scheduler_up_) Apply([this] { core_.SchedulerConnected(); });
+  scheduler_up_ = true;
+  // Tickets that nobody has used are given back.
+  clock_.Advance(absl::Seconds(5));
+  Apply([this] { core_.Tick(); });
   for (const auto& [ticket, released] : received_tickets_) {
     if (released != 1) Problem(absl::StrCat("ticket ", ticket.value(), " released ", released));
   }
@@ -231,72 +234,6 @@ void RouterSim::Restart(size_t index) {
   worker->arrival = std::max(arrival, clock_.Now());
 }
 
-void RouterSim::Snapshot() {
-  if (!scheduler_up_) return;
-  std::vector<WorkerState> states;
-  for (const Worker& worker : workers_) {
-    const auto running = std::count_if(reserved_.begin(), reserved_.end(), [&](const auto& entry) {
-      return entry.second == worker.key;
-    });
-    states.push_back({.worker = worker.key,
-                      .address = "x",
-                      .running_sequences = running,
-                      .draining = worker.draining});
-  }
-  // The watch is another stream than the admissions: the two are not ordered with each other.
-  At(clock_.Now() + Latency(), [this, states] { Apply([&] { core_.ApplySnapshot(states); }); });
-}
-
-void RouterSim::GrantQueued() {
-  std::vector<AdmitRequest> left;
-  for (AdmitRequest& request : queue_) {
-    const Worker* chosen = nullptr;
-    for (const WorkerKey& key : request.candidates) {
-      const auto it = std::find_if(workers_.begin(), workers_.end(),
-                                   [&](const Worker& worker) { return worker.key == key; });
-      const auto used = std::count_if(reserved_.begin(), reserved_.end(),
-                                      [&](const auto& entry) { return entry.second == key; });
-      if (it == workers_.end() || it->draining || used >= static_cast<int>(kSlotsAWorker)) continue;
-      chosen = &*it;
-      break;
-    }
-    const bool hopeless = std::none_of(
-        request.candidates.begin(), request.candidates.end(), [&](const WorkerKey& key) {
-          return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-            return worker.key == key && !worker.draining;
-          });
-        });
-    if (chosen == nullptr && !hopeless) {
-      left.push_back(std::move(request));
-      continue;
-    }
-    to_router_ = std::max(to_router_, clock_.Now() + Latency());
-    const uint64_t handle = request.handle;
-    const uint64_t stream = scheduler_stream_;
-    if (chosen == nullptr) {
-      At(to_router_, [this, handle, stream] {
-        if (stream != scheduler_stream_) return;
-        Apply([&] { core_.AdmissionFailed(handle, absl::UnavailableError("no candidate")); });
-      });
-      continue;
-    }
-    const Ticket ticket = {.id = base::TicketId(++last_ticket_),
-                           .worker = chosen->key,
-                           .attempt = request.attempt + 1,
-                           .plan = {.split_kv_size = 4, .length = request.length}};
-    reserved_[ticket.id] = ticket.worker;
-    At(to_router_, [this, handle, ticket, stream] {
-      if (stream != scheduler_stream_) {
-        reserved_.erase(ticket.id);  // It expires; nobody has got it.
-        return;
-      }
-      received_tickets_[ticket.id] = 0;
-      Apply([&] { core_.TicketGranted(handle, ticket); });
-    });
-  }
-  queue_ = std::move(left);
-}
-
 // One step of a worker: every sequence with credit gets on by one chunk or one token.
 void RouterSim::Step(size_t index) {
   Worker* worker = &workers_[index];
@@ -381,6 +318,9 @@ void RouterSim::Dispatch() {
   for (const GatewayDelta& item : actions.deltas) Deliver(item);
   for (const WorkerBatch& batch : actions.workers) {
     At(clock_.Now() + Latency(), [this, batch] { ToWorker(batch); });
+  }
+  for (const AdmitRequest& used : actions.used) {
+    reserved_[used.used_ticket] = granted_ahead_.at(used.used_ticket);
   }
   for (const base::TicketId ticket : actions.released_tickets) {
     const auto it = received_tickets_.find(ticket);

@@ -99,6 +99,7 @@ class RouterSim {
   void Restart(size_t worker);
   void Snapshot();
   void GrantQueued();
+  void GrantAhead(const Worker& worker);
 
   void Dispatch();
   void Deliver(const GatewayDelta& item);
@@ -134,6 +135,7 @@ class RouterSim {
   uint64_t last_ticket_ = 0;
   std::map<base::TicketId, int> received_tickets_;  // -> times released.
   std::map<base::TicketId, WorkerKey> reserved_;
+  std::map<base::TicketId, WorkerKey> granted_ahead_;
 
   std::vector<uint64_t> gateways_;
   uint64_t last_gateway_ = 0;

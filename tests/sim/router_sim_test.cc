@@ -15,6 +15,7 @@ struct Totals {
   double resumptions = 0;
   double stale = 0;
   double duplicates = 0;
+  double ahead = 0;
   int completed = 0;
 };
 
@@ -33,6 +34,7 @@ Totals RunSeeds(uint64_t first, uint64_t count, const SimFaults& faults) {
     totals.stale += sim.metrics().stale_deltas.value();
     totals.duplicates += sim.metrics().duplicate_positions.value();
     totals.completed += sim.completed();
+    totals.ahead += sim.metrics().started_ahead.value();
     EXPECT_EQ(sim.metrics().bit_mismatches.value(), 0);
   }
   return totals;
@@ -43,6 +45,7 @@ constexpr uint64_t kSeeds = 100;
 TEST(RouterSimTest, QuietRunCompletesEverythingWithoutAMove) {
   const Totals totals = RunSeeds(1, 20, {});
   EXPECT_EQ(totals.completed, 20 * 60);
+  EXPECT_GT(totals.ahead, 0);
   EXPECT_EQ(totals.resumptions, 0);
 }
 

@@ -81,7 +81,13 @@ void Checker::OnOutcome(const AdmitOutcome& outcome, bool granting, absl::Time n
   CheckGrant(*outcome.ticket, granted, now);
 }
 
-void Checker::CheckGrant(const Ticket& ticket, const Waiting& granted, absl::Time now) {
+void Checker::OnAdvance(const AdvanceGrant& grant, bool granting) {
+  if (!granting) Problem("an advance ticket while paused or within a lease of a restart");
+  if (!waiting_.empty()) Problem("an advance ticket while somebody waits");
+  CheckTicket(grant.ticket);
+}
+
+void Checker::CheckTicket(const Ticket& ticket) {
   if (!tickets_.insert(ticket.id).second) {
     Problem(absl::StrCat("ticket ", ticket.id.value(), " was granted twice"));
   }
@@ -92,6 +98,10 @@ void Checker::CheckGrant(const Ticket& ticket, const Waiting& granted, absl::Tim
   if (draining_.contains(ticket.worker)) {
     Problem(absl::StrCat("a grant on worker ", ticket.worker.id.value(), ", which drains"));
   }
+}
+
+void Checker::CheckGrant(const Ticket& ticket, const Waiting& granted, absl::Time now) {
+  CheckTicket(ticket);
   if (!granted.candidates.contains(ticket.worker)) Problem("a grant on no candidate");
   for (const auto& [key, other] : waiting_) {
     const bool ahead =

@@ -31,6 +31,7 @@ class Checker {
   void OnRecovered(absl::Time now);
 
   // Out.
+  void OnAdvance(const AdvanceGrant& grant, bool granting);
   void OnOutcome(const AdmitOutcome& outcome, bool granting, absl::Time now);
   void OnLost(const WorkerName& name);
 
@@ -53,6 +54,7 @@ class Checker {
   };
   using Key = std::pair<RouterStream, uint64_t>;
 
+  void CheckTicket(const Ticket& ticket);
   void CheckGrant(const Ticket& ticket, const Waiting& granted, absl::Time now);
   void Remove(std::map<Key, Waiting>::iterator it);
 

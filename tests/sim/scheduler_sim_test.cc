@@ -25,6 +25,7 @@ World::Tally RunSeeds(uint64_t first, uint64_t count, WorldOptions options) {
     sum.restarts += tally.restarts;
     sum.aborted += tally.aborted;
     sum.aged_waits += tally.aged_waits;
+    sum.ahead += tally.ahead;
     sum.kills += tally.kills;
     sum.stalls += tally.stalls;
     sum.drains += tally.drains;
@@ -38,6 +39,7 @@ TEST(SchedulerSimTest, QuietClusterRunsEverythingAndLosesNobody) {
   const World::Tally tally = RunSeeds(1, 100, {});
   EXPECT_GT(tally.grants, 10000);
   EXPECT_GT(tally.aged_waits, 0);
+  EXPECT_GT(tally.ahead, 500);
   EXPECT_EQ(tally.lost, 0);
   EXPECT_EQ(tally.resumptions, 0);
   EXPECT_EQ(tally.violations, 0);
@@ -86,6 +88,7 @@ TEST(SchedulerSimTest, EverythingAtOnce) {
   EXPECT_GT(tally.restarts, 0);
   EXPECT_GT(tally.aborted, 0);
   EXPECT_GT(tally.operations_finished, 0);
+  EXPECT_GT(tally.ahead, 500);
   EXPECT_EQ(tally.violations, 0);
 }
 

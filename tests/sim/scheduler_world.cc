@@ -22,6 +22,7 @@ World::World(WorldOptions options)
       random_(options.seed),
       end_of_busy_(clock_.Now() + options.busy),
       checker_(core_options_.queue.ageing) {
+  core_options_.advance_tickets = options_.advance_tickets;
   core_ = *SchedulerCore::Create(core_options_, &clock_, &store_);
   for (int i = 0; i < options_.workers; ++i) {
     Worker worker;
@@ -97,6 +98,11 @@ void World::CarryOut(bool was_recovering) {
     if (outcome.ticket.ok() && outcome.waited >= core_options_.queue.ageing) ++tally_.aged_waits;
     OnOutcome(outcome);
   }
+  for (const AdvanceGrant& grant : decisions.advance) {
+    checker_.OnAdvance(grant, granting);
+    OnAdvance(grant);
+  }
+  if (decisions.epoch_changed) OnEpoch();
   for (const LostWorker& lost : decisions.lost) {
     ++tally_.lost;
     for (size_t i = 0; i < routers_.size(); ++i) OnLost(static_cast<int>(i), lost.name);

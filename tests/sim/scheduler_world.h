@@ -39,6 +39,7 @@ struct WorldOptions {
   int workers = 4;
   int routers = 2;
   int sequences = 200;
+  int64_t advance_tickets = 8;
   absl::Duration busy = absl::Seconds(30);  // Faults and new sequences come until then.
   Faults faults;
 };
@@ -69,6 +70,7 @@ class World {
   struct Tally {
     int64_t grants = 0, resumptions = 0, lost = 0, restarts = 0, aborted = 0;
     int64_t aged_waits = 0;  // Grants that had to wait for the ageing.
+    int64_t ahead = 0;       // Sequences started with advance tickets.
     int64_t kills = 0, stalls = 0, drains = 0, operations_finished = 0, violations = 0;
   };
   const Tally& tally() const { return tally_; }
@@ -117,6 +119,7 @@ class World {
     uint64_t handles = 0;
     std::map<uint64_t, int> by_handle;
     std::vector<WorkerView> view;
+    std::vector<AdvanceGrant> stock;
     absl::Time to_scheduler, from_scheduler;  // Last deliveries: a stream keeps its order.
   };
   struct Event {
@@ -149,6 +152,10 @@ class World {
   void OpenStream(int router);
   void NewGroup();
   void Admit(int sequence);
+  void ToScheduler(int router, std::function<void(SchedulerCore&)> command);
+  bool StartAhead(int sequence);
+  void OnAdvance(const AdvanceGrant& grant);
+  void OnEpoch();
   void OnOutcome(const AdmitOutcome& outcome);
   void OnLost(int router, const WorkerName& name);
   void MoveSequences(int router, const WorkerName& name);

@@ -15,6 +15,7 @@ void World::OpenStream(int index) {
   Router& router = routers_[index];
   router.stream = RouterStream(++streams_);
   router.by_handle.clear();
+  router.stock.clear();
   for (size_t i = 0; i < sequences_.size(); ++i) {
     if (sequences_[i].router == index && sequences_[i].phase == Phase::kAdmitting) {
       Readmit(static_cast<int>(i), Delay());
@@ -54,6 +55,7 @@ void World::Readmit(int index, absl::Duration delay) {
 void World::Admit(int index) {
   Sequence& sequence = sequences_[index];
   if (sequence.phase != Phase::kAdmitting || sequence.handle != 0) return;
+  if (StartAhead(index)) return;
   Router& router = routers_[sequence.router];
   std::vector<WorkerName> candidates;
   for (const WorkerView& view : router.view) {
@@ -74,12 +76,87 @@ void World::Admit(int index) {
                                  .candidates = candidates,
                                  .entry_epoch = sequence.entry_epoch,
                                  .deadline = sequence.deadline};
-  router.to_scheduler = std::max(router.to_scheduler, clock_.Now() + Delay());
-  After(router.to_scheduler - clock_.Now(), [this, request, index] {
-    if (routers_[sequences_[index].router].stream != request.stream) return;
+  ToScheduler(sequence.router, [this, request](SchedulerCore& core) {
     checker_.OnAdmit(request, clock_.Now());
-    Ask([&](SchedulerCore& core) { return core.Admit({request}), 0; });
+    core.Admit({request});
   });
+}
+
+// In order, and lost with the stream: what is not given back is ended by the worker's report.
+void World::ToScheduler(int index, std::function<void(SchedulerCore&)> command) {
+  Router& router = routers_[index];
+  router.to_scheduler = std::max(router.to_scheduler, clock_.Now() + Delay());
+  After(router.to_scheduler - clock_.Now(),
+        [this, index, command = std::move(command), stream = router.stream] {
+          if (routers_[index].stream != stream) return;
+          Ask([&](SchedulerCore& core) { return command(core), 0; });
+        });
+}
+
+// With any ticket that is good for it. The scheduler hears of it late.
+bool World::StartAhead(int index) {
+  Sequence& sequence = sequences_[index];
+  Router& router = routers_[sequence.router];
+  const Demand& demand = sequence.demand;
+  const auto it = std::find_if(router.stock.begin(), router.stock.end(), [&](const auto& grant) {
+    return grant.tokens_max >= demand.length + demand.new_tokens_max;
+  });
+  if (sequence.attempt > 0 || it == router.stock.end()) return false;
+  Ticket ticket = it->ticket;
+  router.stock.erase(it);
+  ticket.sequence = base::SequenceId(absl::StrCat(index));
+  ticket.plan.length = demand.length;
+  sequence.phase = Phase::kRunning;
+  sequence.ticket = ticket;
+  sequence.attempt = 1;
+  sequence.entry_epoch = ticket.epoch;
+  ++tally_.ahead;
+  After(Delay(), [this, ticket, index] { StartOnWorker(WorkerOf(ticket.worker), ticket, index); });
+  const AdmissionRequest report{.stream = router.stream,
+                                .sequence = ticket.sequence,
+                                .request = base::RequestId(absl::StrCat(index)),
+                                .demand = demand,
+                                .used_ticket = ticket.id};
+  router.to_scheduler = std::max(router.to_scheduler, clock_.Now() + Delay());
+  ToScheduler(sequence.router, [report](SchedulerCore& core) { core.Use({report}); });
+  return true;
+}
+
+void World::OnAdvance(const AdvanceGrant& grant) {
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    if (routers_[r].stream != grant.stream) continue;
+    const int index = static_cast<int>(r);
+    Router& router = routers_[r];
+    router.from_scheduler = std::max(router.from_scheduler, clock_.Now() + Delay());
+    After(router.from_scheduler - clock_.Now(), [this, grant, index] {
+      if (routers_[index].stream != grant.stream) return;
+      routers_[index].stock.push_back(grant);
+      After(grant.ticket.expires_after / 2, [this, grant, index] {
+        std::vector<AdvanceGrant>& stock = routers_[index].stock;
+        const auto unused = std::erase_if(
+            stock, [&](const AdvanceGrant& other) { return other.ticket.id == grant.ticket.id; });
+        if (unused > 0) Release(index, grant.ticket.id);
+      });
+    });
+  }
+}
+
+// Every router hears of a new epoch, in order with all else.
+void World::OnEpoch() {
+  const base::Epoch epoch = core_->state().epoch;
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    Router& router = routers_[r];
+    router.from_scheduler = std::max(router.from_scheduler, clock_.Now() + Delay());
+    const int index = static_cast<int>(r);
+    After(router.from_scheduler - clock_.Now(), [this, index, epoch, stream = router.stream] {
+      if (routers_[index].stream != stream) return;
+      std::erase_if(routers_[index].stock, [&](const AdvanceGrant& grant) {
+        if (grant.ticket.epoch >= epoch) return false;
+        Release(index, grant.ticket.id);
+        return true;
+      });
+    });
+  }
 }
 
 void World::OnOutcome(const AdmitOutcome& outcome) {
@@ -142,14 +219,7 @@ void World::MoveSequences(int index, const WorkerName& name) {
 }
 
 void World::Release(int index, base::TicketId ticket) {
-  Router& router = routers_[index];
-  router.to_scheduler = std::max(router.to_scheduler, clock_.Now() + Delay());
-  const RouterStream stream = router.stream;
-  After(router.to_scheduler - clock_.Now(), [this, index, ticket, stream] {
-    // Lost with the stream: the worker's report ends the ticket.
-    if (routers_[index].stream != stream) return;
-    Ask([&](SchedulerCore& core) { return core.Release({ticket}), 0; });
-  });
+  ToScheduler(index, [ticket](SchedulerCore& core) { core.Release({ticket}); });
 }
 
 void World::EndSequence(int index) {

@@ -112,6 +112,13 @@ class CoreHarness {
             .epoch = base::Epoch(1),
             .plan = {.split_kv_size = 256, .length = 3}};
   }
+  // One for a sequence still to come.
+  AdvanceTicket AdvanceFor(const WorkerKey& worker, int64_t tokens_max = 200) {
+    Ticket ticket = TicketFor(worker);
+    ticket.plan.length = 0;
+    ticket.expires = absl::Seconds(5);
+    return {std::move(ticket), tokens_max};
+  }
   // Takes the only admission, grants it on `worker` and returns the start that follows.
   WorkerStart GrantOnly(const WorkerKey& worker, int64_t attempt = 1) {
     RouterActions asked = core.TakeActions();

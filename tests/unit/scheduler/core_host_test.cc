@@ -54,7 +54,7 @@ class CoreHostTest : public testing::Test {
   CoreHostTest() {
     host_ = std::make_shared<CoreHost>(
         CoreHost::Deps{.cluster_id = "c",
-                       .core = *SchedulerCore::Create({}, &clock_, &store_),
+                       .core = *SchedulerCore::Create({.advance_tickets = 2}, &clock_, &store_),
                        .control = std::make_unique<FakeControl>(&calls_),
                        .control_timeout = absl::Seconds(3),
                        .metrics = &metrics_,
@@ -100,6 +100,33 @@ class CoreHostTest : public testing::Test {
   std::vector<WorkerControl::Done> calls_;
   std::shared_ptr<CoreHost> host_;
 };
+
+TEST_F(CoreHostTest, TicketUsedAndEndedSinceTheLastCommandCountsOnceAndMakesRoom) {
+  Join();
+  FakeRouter router, other;
+  const RouterStream stream = *host_->OpenRouter("r1", &router);
+  ASSERT_TRUE(host_->OpenRouter("r2", &other).ok());
+  Admit(stream, 7, 16);
+  ASSERT_EQ(router.events.size(), 2u);
+  ASSERT_EQ(router.events[1].advance_tickets_size(), 2);
+  EXPECT_EQ(other.events.size(), 1u);
+  const v1::AdvanceTicket& ahead = router.events[1].advance_tickets(0);
+  EXPECT_EQ(ahead.ticket().worker().worker_id(), "w");
+  EXPECT_EQ(ahead.ticket().plan().split_kv_size(), 64);
+  EXPECT_GT(ahead.tokens_max(), 0);
+  v1::AdmitCommand command;
+  v1::AdmitRequest* used = command.add_used();
+  used->set_used_ticket_id(ahead.ticket().ticket_id());
+  used->set_length(16);
+  used->set_prompt_tokens(16);
+  command.add_released_tickets(ahead.ticket().ticket_id());
+  host_->OnAdmitCommand(stream, command);
+  EXPECT_EQ(metrics_.admissions_ahead.value(), 1);
+  EXPECT_EQ(metrics_.admissions.value(), 2);
+  EXPECT_EQ(host_->GetState()->running_sequences(), 1);
+  ASSERT_EQ(router.events.size(), 3u);
+  EXPECT_EQ(router.events[2].advance_tickets_size(), 1);
+}
 
 TEST_F(CoreHostTest, OutcomesReachTheirRouterAndLostWorkersReachAll) {
   Join();

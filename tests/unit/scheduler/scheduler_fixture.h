@@ -115,6 +115,7 @@ class SchedulerCoreTest : public ::testing::Test {
       for (auto& item : from) to.push_back(std::move(item));
     };
     append(all_.outcomes, next.outcomes);
+    append(all_.advance, next.advance);
     append(all_.lost, next.lost);
     append(all_.calls, next.calls);
     append(all_.finished, next.finished);
