@@ -185,6 +185,7 @@ TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
                       .sequences_max = 10},
                      &clock_, &metrics_, logger_);
   const int64_t before = testing::LiveBytes();
+  if (before == 0) GTEST_SKIP() << "this allocator does not tell what is in use";
   int64_t held_max = 0;
   for (int i = 0; i < 5000; ++i) {
     const std::string id = absl::StrCat("request with a name ", i);
