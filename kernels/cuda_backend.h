@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "kernels/factory.h"
@@ -9,5 +10,9 @@ namespace lockstep::kernels {
 
 // The CUDA backend of this build, for the factory. FAILED_PRECONDITION when it has none.
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options);
+
+// Its part of Certify; the same error.
+absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& options,
+                                                       std::span<const LinearLayer> layers);
 
 }  // namespace lockstep::kernels

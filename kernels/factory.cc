@@ -2,15 +2,40 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "kernels/cuda/contract.h"
 #include "kernels/cuda_backend.h"
 
 namespace lockstep::kernels {
+namespace {
+
+constexpr int kCpuSplitKvSize = 256;
+
+absl::Status UnknownBackend(const std::string& backend) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown kernel backend \"", backend, "\"; known: cpu, cuda"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options) {
   if (options.backend == "cpu") return cpu::CreateCpuKernelSet({.threads = options.threads});
   if (options.backend == "cuda") return CreateCudaBackend(options);
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown kernel backend \"", options.backend, "\"; known: cpu, cuda"));
+  return UnknownBackend(options.backend);
+}
+
+absl::StatusOr<int> DefaultSplitKvSize(const std::string& backend) {
+  if (backend == "cpu") return kCpuSplitKvSize;
+  if (backend == "cuda") return cuda::kSplitKvSize;
+  return UnknownBackend(backend);
+}
+
+absl::StatusOr<CertificationReport> Certify(const BackendOptions& options,
+                                            std::span<const LinearLayer> layers) {
+  if (options.backend == "cpu") {
+    return CertificationReport{.environment = "CPU: one kernel for each op, nothing to certify"};
+  }
+  if (options.backend == "cuda") return CertifyCudaBackend(options, layers);
+  return UnknownBackend(options.backend);
 }
 
 }  // namespace lockstep::kernels

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/api/certification.h"
 #include "kernels/api/kernel_set.h"
 
 namespace lockstep::kernels {
@@ -19,5 +21,16 @@ struct BackendOptions {
 // Makes the ops of one rank. FAILED_PRECONDITION when this binary was built without the backend,
 // INVALID_ARGUMENT for an unknown one.
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options);
+
+// Tokens of a split of attention on this backend unless somebody wants others. INVALID_ARGUMENT for
+// an unknown backend; needs no device.
+absl::StatusOr<int> DefaultSplitKvSize(const std::string& backend);
+
+// What the start of a worker with these layers would run: the certificates of
+// `options.certificates_path`, which gets those that it lacks. FAILED_PRECONDITION when this binary
+// has no such backend, or when nothing gives the right bits for a layer, by name. The CPU backend
+// has one kernel for each op and an empty report.
+absl::StatusOr<CertificationReport> Certify(const BackendOptions& options,
+                                            std::span<const LinearLayer> layers);
 
 }  // namespace lockstep::kernels

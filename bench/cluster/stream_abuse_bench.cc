@@ -87,7 +87,7 @@ absl::Status Run(const cli::Arguments& arguments) {
                                                                           .model = "null:",
                                                                           .kv_mib = 256,
                                                                       }}));
-  Json report = cli::NewReport("stream_abuse", arguments);
+  Json report = cli::NewReport("bench", "stream_abuse", arguments);
   report["command"] = absl::StrCat("stream_abuse_bench ", absl::StrJoin(arguments, " "));
   const absl::Duration duration = absl::Seconds(seconds);
   MeasureOthers(*cluster, absl::Seconds(2));

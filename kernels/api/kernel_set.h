@@ -35,6 +35,12 @@ struct BackendTraits {
   int kv_block_tokens = 0;
 };
 
+// Memory of the device that a backend runs on, in bytes.
+struct DeviceMemory {
+  size_t total = 0;  // 0: it is the host's, and nobody's to share out.
+  size_t free = 0;   // Now, whoever uses the rest.
+};
+
 // Bounds of all steps to come.
 struct StepBounds {
   int rows_max = 0;
@@ -74,6 +80,7 @@ class KernelSet {
   virtual ~KernelSet() = default;
   virtual const BackendTraits& traits() const = 0;
 
+  virtual absl::StatusOr<DeviceMemory> Memory() = 0;
   // RESOURCE_EXHAUSTED names `purpose`, the bytes asked for and the bytes free.
   virtual absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view purpose) = 0;
   virtual void Upload(const void* host, size_t bytes, void* device) = 0;

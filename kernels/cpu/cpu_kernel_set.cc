@@ -34,6 +34,7 @@ class CpuKernelSet final : public KernelSet {
 
   const BackendTraits& traits() const override { return traits_; }
 
+  absl::StatusOr<DeviceMemory> Memory() override { return DeviceMemory(); }
   absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view purpose) override {
     Buffer buffer = AllocateAligned(bytes);
     if (buffer.bytes() != bytes) {

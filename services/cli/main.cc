@@ -29,6 +29,8 @@ constexpr Verb kVerbs[] = {
     {"replay", RunReplay, "run a recorded answer again and compare every bit"},
     {"weights", RunWeights, "show version and digest of the weights in use"},
     {"verify", RunVerify, "prove that answers depend on nothing but their own input"},
+    {"compare", RunCompare, "say how far two clusters of different contracts agree"},
+    {"certify", RunCertify, "find the kernels of a device that give the contract's bits"},
     {"bench", RunBench, "drive load and write the result as JSON"},
     {"size", RunSize, "say how many tokens and sequences fit into a KV budget"},
 };

@@ -49,11 +49,14 @@ absl::Status RunUp(const Arguments& arguments) {
   flags.Add(
       "model", &options.model,
       "Hugging Face directory, random:SHAPE (such as random:qwen3-tiny), or null: for no model");
+  flags.Add("backend", &options.backend, "cpu or cuda; workers on one GPU share it");
+  flags.Add("certificates", &options.certificates_path,
+            "file of certificates for backend cuda; `lockstep certify` makes one");
   flags.Add("workers", &workers, "worker processes");
   flags.Add("port", &port, "of the gateway; the others follow it. 0 takes free ports");
   flags.Add("run_dir", &options.run_dir,
             "for configurations, logs and process ids; by default derived from the port");
-  flags.Add("kv_mib", &options.kv_mib, "KV of one worker, MiB");
+  flags.Add("kv_mib", &options.kv_mib, "KV of one worker, MiB; 0 is the worker's default");
   flags.Add("threads", &options.threads, "of one worker; 0 shares the cores");
   flags.Add("chunk_tokens", &options.chunk_tokens, "prefill tokens a step; 0 is the default");
   flags.Add("log_level", &options.log_level, "debug, info, warning or error");

@@ -24,10 +24,12 @@ absl::Status RunScore(const Arguments& arguments);
 absl::Status RunTokenize(const Arguments& arguments);
 absl::Status RunReplay(const Arguments& arguments);
 absl::Status RunWeights(const Arguments& arguments);
+absl::Status RunCompare(const Arguments& arguments);
 absl::Status RunVerify(const Arguments& arguments);
 absl::Status RunBench(const Arguments& arguments);
 
-// Local arithmetic on a model directory.
+// Without a cluster: arithmetic on a model, certificates of this machine's device.
 absl::Status RunSize(const Arguments& arguments);
+absl::Status RunCertify(const Arguments& arguments);
 
 }  // namespace lockstep::cli

@@ -4,8 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "services/cli/bench/bench_report.h"
 #include "services/cli/cluster/cluster_layout.h"
 #include "services/cli/connect_flags.h"
+#include "services/cli/files.h"
 #include "services/cli/verbs.h"
 #include "services/cli/verify/modes.h"
 
@@ -24,6 +26,7 @@ constexpr Mode kModes[] = {
     {"radix_cache", VerifyRadixCache},
     {"prefill_vs_decode", VerifyPrefillVsDecode},
     {"neighbours", VerifyNeighbours},
+    {"long", VerifyLong},
     {"preemption", VerifyPreemption},
     {"failover", VerifyFailover},
 };
@@ -66,23 +69,39 @@ absl::Status RunVerify(const Arguments& arguments) {
   ConnectFlags connect;
   VerifyOptions options;
   std::string mode = "all";
+  std::string out;
   Flags flags(
       "verify",
       "Proves on a running cluster that answers depend on nothing but their own input:\n"
       "ids, logprob bits and text of every sample equal those of a run alone, without cache.");
   connect.AddTo(&flags);
   flags.Add("mode", &mode,
-            "single, mixed, prefix, radix_cache, prefill_vs_decode, neighbours, preemption, "
-            "failover or all");
+            "single, mixed, prefix, radix_cache, prefill_vs_decode, neighbours, long, "
+            "preemption, failover or all");
   flags.Add("trials", &options.trials, "samples of each prompt");
+  flags.Add("long_prompt_tokens", &options.long_prompt_tokens, "prompt of mode long");
+  flags.Add("long_new_tokens", &options.long_new_tokens, "answer of mode long");
+  flags.Add("out", &out, "file for the result as JSON");
   flags.Add("run_dir", &options.run_dir,
             "directory of lockstep up, for failover; by default that of the target's port");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   if (options.trials < 1) return absl::InvalidArgumentError("--trials: at least 1");
+  if (options.long_prompt_tokens < 1 || options.long_new_tokens < 1) {
+    return absl::InvalidArgumentError("--long_prompt_tokens and --long_new_tokens are at least 1");
+  }
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
   client::RolloutClient cluster(connect.Options());
   LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
-  return RunModes(mode, &subject, options);
+  const absl::Status held = RunModes(mode, &subject, options);
+  if (out.empty()) return held;
+  nlohmann::ordered_json report = NewReport("verify", mode, arguments);
+  report["model"] = subject.info().model();
+  report["backend"] = subject.info().fingerprint().backend();
+  report["workers"] = subject.info().workers_size();
+  report["held"] = held.ok();
+  report["modes"] = subject.records();
+  LOCKSTEP_RETURN_IF_ERROR(WriteFile(out, report.dump(1) + "\n"));
+  return held;
 }
 
 }  // namespace lockstep::cli

@@ -144,6 +144,7 @@ absl::StatusOr<v1::GetServerInfoResponse> AnswerServerInfo(const ClusterView& cl
     worker->set_kv_blocks(state.kv_blocks());
     worker->set_draining(state.draining());
     worker->set_metrics_address(state.metrics_address());
+    worker->set_kv_block_tokens(info.kv_block_tokens());
   }
   response.set_weight_version(limits->weight_version);
   response.set_weights_digest(limits->weights_digest);

@@ -1,7 +1,10 @@
 #include "services/worker/worker_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "kernels/factory.h"
 
 namespace lockstep::worker {
 namespace {
@@ -9,7 +12,16 @@ namespace {
 using service::CheckRequired;
 using service::IntegerOr;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+// Prefill tokens of a step: as many as keep the backend busy, and no more than running sequences
+// would like to wait for.
+constexpr int64_t kCpuChunkTokens = 512;
+constexpr int64_t kCudaChunkTokens = 8192;
+
+// A whole number of splits, at least one.
+int64_t DefaultChunkTokens(const WorkerOptions& options) {
+  const int64_t wanted = options.backend == "cuda" ? kCudaChunkTokens : kCpuChunkTokens;
+  return std::max(options.split_kv_size, wanted / options.split_kv_size * options.split_kv_size);
+}
 
 absl::Status CheckShape(const WorkerOptions& options) {
   if ((options.reduction_segments & (options.reduction_segments - 1)) != 0) {
@@ -20,6 +32,10 @@ absl::Status CheckShape(const WorkerOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", options.chunk_tokens,
                                                    " is no multiple of split_kv_size ",
                                                    options.split_kv_size));
+  }
+  if (options.backend != "cuda" && !options.certificates_path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("certificates_path: backend ", options.backend, " has no certificates"));
   }
   return absl::OkStatus();
 }
@@ -37,18 +53,20 @@ absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& 
   o.scheduler = config.scheduler();
   o.model = config.model();
   o.backend = config.backend().empty() ? "cpu" : config.backend();
+  o.certificates_path = config.certificates_path();
   o.prefix_cache = !config.disable_prefix_cache();
   LOCKSTEP_ASSIGN_OR_RETURN(o.threads, IntegerOr("threads", config.threads(), 0, 1, 1024));
   LOCKSTEP_ASSIGN_OR_RETURN(o.reduction_segments,
                             IntegerOr("reduction_segments", config.reduction_segments(), 1, 1, 64));
-  LOCKSTEP_ASSIGN_OR_RETURN(o.split_kv_size,
-                            IntegerOr("split_kv_size", config.split_kv_size(), 256, 16, 65536));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      o.kv_bytes, IntegerOr("kv_bytes", config.kv_bytes(), 256 * kMiB, 1, int64_t{1} << 44));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int split_default, kernels::DefaultSplitKvSize(o.backend));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.split_kv_size, IntegerOr("split_kv_size", config.split_kv_size(),
+                                                       split_default, 16, 65536));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.kv_bytes,
+                            IntegerOr("kv_bytes", config.kv_bytes(), 0, 1, int64_t{1} << 44));
   LOCKSTEP_ASSIGN_OR_RETURN(o.sequences_max,
                             IntegerOr("sequences_max", config.sequences_max(), 256, 1, 8192));
-  LOCKSTEP_ASSIGN_OR_RETURN(o.chunk_tokens,
-                            IntegerOr("chunk_tokens", config.chunk_tokens(), 512, 16, 1 << 20));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.chunk_tokens, IntegerOr("chunk_tokens", config.chunk_tokens(),
+                                                      DefaultChunkTokens(o), 16, 1 << 20));
   LOCKSTEP_ASSIGN_OR_RETURN(
       o.context_tokens_max,
       IntegerOr("context_tokens_max", config.context_tokens_max(), 0, 1, 1 << 24));

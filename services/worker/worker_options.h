@@ -17,10 +17,11 @@ struct WorkerOptions {
   std::string scheduler;
   std::string model;
   std::string backend;
+  std::string certificates_path;
   int64_t threads = 0;  // 0: one per core.
   int64_t reduction_segments = 0;
   int64_t split_kv_size = 0;
-  int64_t kv_bytes = 0;
+  int64_t kv_bytes = 0;  // 0: 256 MiB of the host, or what a device has left.
   int64_t sequences_max = 0;
   int64_t chunk_tokens = 0;
   int64_t context_tokens_max = 0;  // 0: the model's.
@@ -29,7 +30,8 @@ struct WorkerOptions {
   bool prefix_cache = true;
 };
 
-// INVALID_ARGUMENT names the field, its value and its range, or the two fields that contradict.
+// Defaults follow the backend. INVALID_ARGUMENT names the field, its value and its range, or the
+// two fields that contradict.
 absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& config);
 
 }  // namespace lockstep::worker

@@ -11,6 +11,7 @@
 #include "common/service/service_base.h"
 #include "kernels/factory.h"
 #include "services/text/tokenizer.h"
+#include "services/worker/certification.h"
 #include "services/worker/engine/engine_loop.h"
 #include "services/worker/engine/engine_metrics.h"
 #include "services/worker/liveness_watch.h"
@@ -39,21 +40,14 @@ absl::StatusOr<LoadedModel> Load(const WorkerOptions& options, const WorkerHooks
   std::unique_ptr<kernels::KernelSet> kernels;
   if (options.model != kNullModel) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        kernels, kernels::CreateKernelSet(
-                     {.backend = options.backend, .threads = static_cast<int>(options.threads)}));
+        kernels, kernels::CreateKernelSet({.backend = options.backend,
+                                           .threads = static_cast<int>(options.threads),
+                                           .certificates_path = options.certificates_path}));
     if (hooks.wrap_kernels) kernels = hooks.wrap_kernels(std::move(kernels));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      LoadedModel model,
-      LoadModel({.model = options.model,
-                 .reduction_segments = static_cast<int>(options.reduction_segments),
-                 .split_kv_size = static_cast<int>(options.split_kv_size),
-                 .kv_bytes = options.kv_bytes,
-                 .sequences_max = static_cast<int>(options.sequences_max),
-                 .chunk_tokens = static_cast<int>(options.chunk_tokens),
-                 .context_tokens_max = static_cast<int>(options.context_tokens_max),
-                 .vocabulary_sampled = tokenizer == nullptr ? 0 : tokenizer->vocab_size()},
-                std::move(kernels)));
+  ModelOptions model_options = ModelOptionsOf(options);
+  if (tokenizer != nullptr) model_options.vocabulary_sampled = tokenizer->vocab_size();
+  LOCKSTEP_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(model_options, std::move(kernels)));
   if (hooks.wrap_executor) model.executor = hooks.wrap_executor(std::move(model.executor));
   return model;
 }
@@ -117,7 +111,12 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
   LOCKSTEP_ASSIGN_OR_RETURN(base_, service::ServiceBase::Create("worker", options_.server));
   metrics_ = std::make_unique<EngineMetrics>(base_->registry());
   LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options_.model));
+  const absl::Time begun = base_->clock()->Now();
   LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, hooks, tokenizer_.get()));
+  base_->logger().Info("loaded", {{"model", model_.facts.name},
+                                  {"backend", model_.fingerprint.backend},
+                                  {"kv_blocks", model_.executor->kv_block_count()},
+                                  {"load_seconds", base_->clock()->Now() - begun}});
   fence_ = std::make_unique<LeaseFence>(options_.server.cluster_id,
                                         base::WorkerId(options_.worker_id), base_->clock());
   streams_ = std::make_unique<StreamTable>(fence_.get(), &report_, model_.weights_digest.ToString(),
@@ -141,6 +140,8 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
                         [this](absl::Status status) {
                           base_->logger().Error("engine_failed", {{"error", status}});
                           fence_->Close();
+                          // Steps run only for a lease, and a lease comes after the server.
+                          server_->health().SetReady(false);
                         }}));
   control_ = std::make_unique<ControlRunner>();
   service_ = std::make_unique<WorkerService>(WorkerParts{.fence = fence_.get(),

@@ -16,6 +16,7 @@ class ForwardingKernelSet : public kernels::KernelSet {
       : inner_(std::move(inner)) {}
 
   const kernels::BackendTraits& traits() const override { return inner_->traits(); }
+  absl::StatusOr<kernels::DeviceMemory> Memory() override { return inner_->Memory(); }
   absl::StatusOr<kernels::Buffer> Allocate(size_t bytes, std::string_view purpose) override {
     return inner_->Allocate(bytes, purpose);
   }

@@ -13,7 +13,7 @@ class SplitByBatchKernels final : public ForwardingKernelSet {
 
   void Attention(const kernels::AttentionArgs& args) override {
     kernels::AttentionArgs altered = args;
-    if (args.shape.sequences > 1) altered.split_kv_size = traits().kv_block_tokens;
+    if (args.shape.sequences > 1) altered.split_kv_size = traits().key_block_tokens;
     ForwardingKernelSet::Attention(altered);
   }
 };

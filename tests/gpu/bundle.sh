@@ -1,20 +1,33 @@
 #!/usr/bin/env bash
 # Builds what runs on a GPU, and puts it into a directory that any host with the driver and CUDA 13
 # can run from: no compiler, no package and no source is needed there.
-# Usage: tests/gpu/bundle.sh [directory]   (default: build/gpu-bundle)
+# Usage: tests/gpu/bundle.sh [--cluster] [directory]   (default: build/gpu-bundle)
+#   --cluster   only the binary `lockstep`, its demo model and the script that proves a cluster
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+targets=(lockstep_gpu lockstep gpu_faulty_worker)
+if [ "${1:-}" = --cluster ]; then
+  targets=(lockstep gpu_faulty_worker)
+  shift
+fi
 bundle=${1:-build/gpu-bundle}
 build=build/cuda
 
 cmake --preset cuda --log-level=WARNING
-cmake --build --preset cuda --target lockstep_gpu
+cmake --build --preset cuda --target "${targets[@]}"
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
-for binary in "$build"/tests/gpu/*_test "$build"/bench/kernels/cuda/*_bench; do
-  cp "$binary" "$bundle/bin/"
-done
+cp "$build/services/cli/lockstep" "$build/tests/gpu/gpu_faulty_worker" "$bundle/bin/"
+if [ "${targets[0]}" = lockstep_gpu ]; then
+  for binary in "$build"/tests/gpu/*_test "$build"/bench/kernels/cuda/*_bench; do
+    cp "$binary" "$bundle/bin/"
+  done
+  cp tests/gpu/run.sh bench/kernels/cuda/run.py bench/kernels/cuda/linear_run.py "$bundle/"
+  mkdir "$bundle/parity"
+  cp "$build"/bench/parity/parity_engine "$build"/bench/parity/libparity_ops.so "$bundle/bin/"
+  cp -r bench/parity/*.py services/client/python/lockstep_ops "$bundle/parity/"
+fi
 # The host's own C and C++ libraries, driver and CUDA libraries fit it better than ours.
 hosts='ld-linux|libc|libm|libpthread|libdl|librt|libstdc\+\+|libgcc_s'
 hosts+='|libcuda|libcublas|libcublasLt|libnccl|libcudart|libnvidia'
@@ -28,10 +41,12 @@ done
 for library in "$bundle"/lib/*; do
   [ -e "$library" ] && patchelf --force-rpath --set-rpath "\$ORIGIN" "$library"
 done
-cp tests/gpu/run.sh bench/kernels/cuda/run.py bench/kernels/cuda/linear_run.py "$bundle/"
+cp -r deploy/demo-model "$bundle/"
+cp tests/gpu/cluster.py bench/demo_model/task.py "$bundle/"
 commit=$(git rev-parse HEAD)
 # Anything else in the tree is not what the commit says.
-changed=$(git status --porcelain -- kernels tests/gpu bench/kernels common)
+changed=$(git status --porcelain -- common deploy/demo-model kernels proto services tests/gpu \
+  bench/kernels bench/parity)
 [ -z "$changed" ] || commit="$commit-dirty"
 echo "$commit" > "$bundle/COMMIT"
 du -sh "$bundle"

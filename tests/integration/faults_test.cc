@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/channel_pool.h"
+#include "common/rpc/health_client.h"
+#include "tests/faults/altering_executor.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
 
@@ -79,8 +84,58 @@ class FaultsTest : public ::testing::Test {
     }));
   }
 
-  ClusterHarness cluster_{{.model = kDemoModel}};
+  FaultsTest() : FaultsTest({.model = kDemoModel}) {}
+  explicit FaultsTest(ClusterHarness::Options options) : cluster_(std::move(options)) {}
+
+  ClusterHarness cluster_;
 };
+
+// A device that fails for good once it is told to.
+class BreakableExecutor final : public faults::AlteringExecutor {
+ public:
+  BreakableExecutor(std::unique_ptr<worker::StepExecutor> inner, const std::atomic<int>* broken,
+                    int number)
+      : AlteringExecutor(std::move(inner)), broken_(broken), number_(number) {}
+
+  absl::Status Collect(std::vector<worker::StepSequenceResult>* results) override {
+    if (broken_->load() == number_) return absl::UnavailableError("the device is lost");
+    return AlteringExecutor::Collect(results);
+  }
+
+ private:
+  const std::atomic<int>* const broken_;
+  const int number_;
+};
+
+class LostDeviceTest : public FaultsTest {
+ protected:
+  LostDeviceTest()
+      : FaultsTest({.model = kDemoModel, .worker_hooks = {.wrap_executor = [this](auto inner) {
+                                           return std::make_unique<BreakableExecutor>(
+                                               std::move(inner), &broken_, made_++);
+                                         }}}) {}
+
+  bool Ready(int worker) {
+    const auto channel =
+        rpc::MakeChannel(absl::StrCat("127.0.0.1:", cluster_.worker(worker)->port()));
+    const auto ready = rpc::CheckHealth(channel, "ready", absl::Seconds(5));
+    return ready.ok() && *ready;
+  }
+
+  std::atomic<int> broken_ = -1;
+  int made_ = 0;
+};
+
+TEST_F(LostDeviceTest, MakesItsWorkerUnreadyAndItsSequencesGoOnElsewhere) {
+  ASSERT_TRUE(Ready(0) && Ready(1));
+  ExpectSameBitsThrough(Requests(32, 300), [&] { broken_ = 0; });
+  EXPECT_GE(cluster_.RouterMetric("lockstep_router_resumptions_total"), 1);
+  EXPECT_FALSE(Ready(0));
+  EXPECT_TRUE(Ready(1));
+  // What ends the process.
+  EXPECT_EQ(cluster_.worker(0)->health().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(cluster_.worker(1)->health().ok());
+}
 
 TEST_F(FaultsTest, LostWorkerCostsNoBit) {
   ExpectSameBitsThrough(Requests(32, 300), [&] { cluster_.StopWorker(0); });

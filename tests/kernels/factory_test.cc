@@ -32,5 +32,18 @@ TEST(FactoryTest, RefusesAnUnknownBackend) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("tpu"));
 }
 
+TEST(FactoryTest, EachBackendHasASplitOfItsOwn) {
+  EXPECT_EQ(DefaultSplitKvSize("cpu").value(), 256);
+  EXPECT_EQ(DefaultSplitKvSize("cuda").value(), 1024);
+  EXPECT_EQ(DefaultSplitKvSize("tpu").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FactoryTest, TheCpuBackendHasNothingToCertify) {
+  const auto report = Certify({.backend = "cpu"}, {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->certified.empty() && report->refused.empty());
+  EXPECT_EQ(Certify({.backend = "tpu"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace lockstep::kernels

@@ -72,8 +72,8 @@ SHELLS = {
         "scheduler_options", "scheduler_server", "scheduler_service", "scheduler_wire",
         "watch_handler"),
     "services/worker": (
-        "codec", "control_handler", "control_runner", "run_handler", "scheduler_link",
-        "stream_table", "worker_options", "worker_server", "worker_service"),
+        "certification", "codec", "control_handler", "control_runner", "run_handler",
+        "scheduler_link", "stream_table", "worker_options", "worker_server", "worker_service"),
     "services/gateway": (
         "gateway_options", "gateway_queries", "gateway_server", "gateway_service",
         "generate_handlers", "generate_many_handler", "operator_handlers", "request_starter",
@@ -86,9 +86,11 @@ CORES_WITH_MESSAGES = ("services/gateway",)
 CORE_ROOMS = ("services/worker/engine", "services/worker/kv", "services/worker/model",
               "services/text")
 
-# Only this file makes a backend; every other file of the services sees kernels/api.
+# Only these files ask for a backend, or what it wants; every other file of the services sees
+# kernels/api.
 KERNELS_FACTORY = "kernels/factory.h"
-KERNELS_FACTORY_USERS = ("services/worker/worker_server.cc", "services/cli/")
+KERNELS_FACTORY_USERS = ("services/worker/certification.cc", "services/worker/worker_options.cc",
+                         "services/worker/worker_server.cc", "services/cli/")
 
 
 def room_of(path):

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/backend/captured_graph.h"
+#include "kernels/cuda/backend/certified_layers.h"
 #include "kernels/cuda/backend/cuda_kv_cache.h"
 #include "kernels/cuda/backend/cuda_weights.h"
 #include "kernels/cuda/backend/step_scratch.h"
 #include "kernels/cuda/contract.h"
-#include "kernels/cuda/linear/certifier.h"
+#include "kernels/cuda/linear/certificate.h"
 #include "kernels/cuda/linear/linear_plan.h"
 #include "kernels/cuda/linear/lt_matmul.h"
 #include "kernels/cuda/ops.h"
@@ -57,6 +57,7 @@ class CudaKernelSet final : public KernelSet {
 
   const BackendTraits& traits() const override { return traits_; }
 
+  absl::StatusOr<DeviceMemory> Memory() override { return FreeDeviceMemory(); }
   absl::StatusOr<Buffer> Allocate(size_t bytes, std::string_view purpose) override {
     return AllocateDevice(bytes, purpose);
   }
@@ -96,7 +97,7 @@ class CudaKernelSet final : public KernelSet {
                                                            int segments) override {
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
                               CudaLinearWeight::Create(weights, biases, segments, stream_.get()));
-    packed_.insert(packed->shape(DType::kBf16));
+    ++packed_[packed->shape(DType::kBf16)];
     return std::unique_ptr<LinearWeight>(std::move(packed));
   }
   absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override {
@@ -180,24 +181,29 @@ class CudaKernelSet final : public KernelSet {
   // While ops are captured: the kernels that certificates name for them.
   std::vector<KernelNode>* expected_ = nullptr;
 
-  std::set<LinearShape> packed_;  // Of all weights, as bf16 layers.
+  std::map<LinearShape, int> packed_;  // How many weights have this shape, as bf16 layers.
   std::map<LinearShape, LinearPlan> plans_;
   Buffer linear_scratch_;
   AttentionScratch attention_;
 };
 
 absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
-  CertificatesRequest request = {.options = {.ladder = DefaultLadder(bounds.rows_max)},
-                                 .path = options_.certificates_path};
-  request.shapes.assign(packed_.begin(), packed_.end());
-  request.shapes.push_back(
-      static_cast<const CudaLinearWeight*>(bounds.lm_head)->shape(DType::kF32));
-  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table, LoadOrCertify(lt_.get(), request));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAttention(bounds));
+  std::vector<LayerToCertify> layers;
+  const auto& lm_head = static_cast<const CudaLinearWeight&>(*bounds.lm_head);
+  for (const auto& [shape, count] : packed_) {
+    // The largest layer of all never runs with bf16 output.
+    if (count == 1 && shape == lm_head.shape(DType::kBf16)) continue;
+    layers.push_back({shape, bounds.rows_max});
+  }
+  layers.push_back({lm_head.shape(DType::kF32), bounds.logits_rows_max});
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
+                            CertifyLayers(lt_.get(), layers, options_.certificates_path));
   size_t scratch_bytes = 0;
-  for (const LinearShape& shape : request.shapes) {
+  for (const auto& [shape, rows_max] : layers) {
     LOCKSTEP_ASSIGN_OR_RETURN(LinearPlan plan, LinearPlan::Create(lt_.get(), table, shape));
-    scratch_bytes = std::max({scratch_bytes, plan.WorkspaceBytes(bounds.rows_max, false),
-                              plan.WorkspaceBytes(bounds.rows_max, shape.output == DType::kBf16)});
+    scratch_bytes = std::max({scratch_bytes, plan.WorkspaceBytes(rows_max, false),
+                              plan.WorkspaceBytes(rows_max, shape.output == DType::kBf16)});
     plans_.emplace(shape, std::move(plan));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_, AllocateDevice(std::max<size_t>(scratch_bytes, 1),

@@ -2,11 +2,25 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda/runtime/device_memory.h"
 
 namespace lockstep::kernels::cuda {
+
+absl::Status CheckAttention(const StepBounds& bounds) {
+  if (bounds.head_dim != 64 && bounds.head_dim != 128) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "head_dim = ", bounds.head_dim, ": this backend's attention has heads of 64 and of 128"));
+  }
+  if (bounds.q_heads / bounds.kv_heads > kUnitRows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        bounds.q_heads, " q heads on ", bounds.kv_heads,
+        " kv heads: this backend's attention has at most ", kUnitRows, " q heads on a kv head"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds) {
   AttentionScratch scratch;

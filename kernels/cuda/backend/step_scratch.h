@@ -1,5 +1,6 @@
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/buffer.h"
 #include "kernels/api/kernel_set.h"
@@ -13,6 +14,10 @@ struct AttentionScratch {
   Buffer memory;
   AttentionWorkspace workspace;
 };
+
+// INVALID_ARGUMENT names the head counts or sizes that attention has no kernel for.
+absl::Status CheckAttention(const StepBounds& bounds);
+
 absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds);
 
 }  // namespace lockstep::kernels::cuda

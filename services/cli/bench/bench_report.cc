@@ -36,16 +36,17 @@ std::string ProcessorName() {
 
 }  // namespace
 
-nlohmann::ordered_json NewReport(const std::string& mode, const Arguments& arguments) {
+nlohmann::ordered_json NewReport(const std::string& verb, const std::string& mode,
+                                 const Arguments& arguments) {
   utsname system = {};
   uname(&system);
   const std::string commit = FirstLine("git rev-parse HEAD 2>/dev/null");
   const bool changed =
       !FirstLine("git status --porcelain --untracked-files=no 2>/dev/null").empty();
   nlohmann::ordered_json report;
-  report["bench"] = mode;
+  report[verb] = mode;
   report["time"] = absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone());
-  report["command"] = absl::StrCat("lockstep bench ", absl::StrJoin(arguments, " "));
+  report["command"] = absl::StrCat("lockstep ", verb, " ", absl::StrJoin(arguments, " "));
   report["commit"] = commit.empty() ? "unknown" : commit + (changed ? " with changes" : "");
   report["machine"] = {{"processor", ProcessorName()},
                        {"cores", sysconf(_SC_NPROCESSORS_ONLN)},

@@ -55,6 +55,8 @@ config::v1::WorkerConfig WorkerConfigOf(const ClusterOptions& options, const Mem
   config.set_worker_id(worker.name);
   config.set_scheduler(scheduler.address());
   config.set_model(options.model);
+  config.set_backend(options.backend);
+  config.set_certificates_path(options.certificates_path);
   const int64_t cores = std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
   config.set_threads(options.threads > 0 ? options.threads
                                          : std::max<int64_t>(1, cores / options.workers));
@@ -119,6 +121,9 @@ absl::StatusOr<ClusterLayout> MakeLayout(const ClusterOptions& given) {
   ClusterOptions options = given;
   if (worker::NamesDirectory(options.model)) {
     options.model = std::filesystem::absolute(options.model).lexically_normal().string();
+  }
+  if (!options.certificates_path.empty()) {
+    options.certificates_path = std::filesystem::absolute(options.certificates_path).string();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> ports, Ports(options.port, port_count));
   size_t used = 0;

@@ -1,4 +1,4 @@
-// Modes about the company of a sequence in its steps: single, mixed, neighbours.
+// Modes about the company of a sequence in its steps: single, mixed, neighbours, long.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -16,6 +16,8 @@ namespace {
 
 constexpr char kShortPrompt[] = "12+34*2=";
 constexpr char kStoryPrompt[] = "Tell me a story:";
+// Tokens after a long prompt.
+constexpr int64_t kShortAnswer = 16;
 // Trials from which on `single` runs every batch size.
 constexpr int64_t kAllSizesTrials = 50;
 
@@ -152,6 +154,48 @@ absl::Status VerifyMixed(Subject* subject, const VerifyOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(proof.Run(jobs, 48));
   proof.RequireBatchAbove(1);
   proof.RequireBatchAbove(2);
+  proof.RequireGrowth("prefill chunks that ended before their prompt",
+                      "lockstep_worker_prefill_cuts_total");
+  return proof.End();
+}
+
+absl::Status VerifyLong(Subject* subject, const VerifyOptions& options) {
+  Proof proof("long", subject);
+  LOCKSTEP_RETURN_IF_ERROR(proof.Begin());
+  const int64_t room = std::min(subject->info().context_tokens_max(), subject->kv_tokens());
+  const int64_t prompt_tokens = std::min(options.long_prompt_tokens, room - kShortAnswer);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> short_ids, subject->Ids(kStoryPrompt));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> long_ids,
+                            subject->LongIds(prompt_tokens, 9));
+  const int64_t new_tokens =
+      std::min(options.long_new_tokens, room - static_cast<int64_t>(short_ids.size()));
+  const std::pair<std::string, v1::GenerateRequest> prompts[] = {
+      {absl::StrCat(prompt_tokens, " + ", kShortAnswer, " tokens"),
+       RequestFor(long_ids, kShortAnswer, 81)},
+      {absl::StrCat(short_ids.size(), " + ", new_tokens, " tokens"),
+       RequestFor(short_ids, new_tokens, 82)}};
+  std::vector<Job> kinds;
+  for (const auto& [label, request] : prompts) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const size_t prompt, proof.Expect(label, request));
+    kinds.push_back({prompt, request});
+    // Samples that shared their prompt's KV would not be prefilled in chunks.
+    kinds.back().request.set_disable_prefix_cache(true);
+  }
+  // As many as fit at once, so that none is preempted and computed again.
+  const int64_t workers = static_cast<int64_t>(subject->workers().size());
+  const int64_t fit = workers * subject->kv_tokens() / (prompt_tokens + new_tokens);
+  const int64_t count = std::max(workers, std::min(options.trials, fit));
+  std::vector<Job> jobs;
+  for (int64_t trial = 0; trial < count; ++trial) {
+    for (const Job& kind : kinds) {
+      jobs.push_back(kind);
+      jobs.back().request.set_routing_key(subject->KeyOf(static_cast<size_t>(trial % workers)));
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(proof.Run(jobs, jobs.size()));
+  proof.RequireBatchAbove(1);
+  proof.Require("splits of the longest sequence",
+                static_cast<double>(std::max(prompt_tokens, new_tokens) / subject->split_tokens()));
   proof.RequireGrowth("prefill chunks that ended before their prompt",
                       "lockstep_worker_prefill_cuts_total");
   return proof.End();

@@ -16,12 +16,12 @@ namespace {
 
 constexpr int64_t kNewTokens = 8;
 
-// The lengths of the feature table, and one less and one more than a KV block and a split.
+// The lengths of the feature table, and one less and one more than each kind of block and a split.
 std::vector<int64_t> PrefixLengths(const Subject& subject) {
   const int64_t block = subject.block_tokens();
   const int64_t split = subject.split_tokens();
   std::set<int64_t> lengths = {1, 511, 2048, 4097};
-  for (const int64_t border : {block, split}) {
+  for (const int64_t border : {block, subject.key_block_tokens(), split}) {
     lengths.insert({border - 1, border, border + 1});
   }
   const int64_t longest =

@@ -13,6 +13,9 @@ namespace lockstep::cli {
 struct VerifyOptions {
   int64_t trials = 50;  // Samples of each prompt, at least.
   std::string run_dir;  // Where a local cluster keeps process ids; for failover only.
+  // For long, as far as context and KV allow.
+  int64_t long_prompt_tokens = 2000;
+  int64_t long_new_tokens = 300;
 };
 
 // One prompt, alone and in batches of itself of many sizes.
@@ -29,6 +32,8 @@ absl::Status VerifyPrefillVsDecode(Subject* subject, const VerifyOptions& option
 absl::Status VerifyNeighbours(Subject* subject, const VerifyOptions& options);
 // More sequences than KV.
 absl::Status VerifyPreemption(Subject* subject, const VerifyOptions& options);
+// A prompt of many chunks and an answer of many splits, several of each at once.
+absl::Status VerifyLong(Subject* subject, const VerifyOptions& options);
 // A worker killed in mid-stream.
 absl::Status VerifyFailover(Subject* subject, const VerifyOptions& options);
 

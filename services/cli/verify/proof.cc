@@ -124,11 +124,28 @@ absl::Status Proof::End() {
     std::printf("  %s: %.0f\n", what.c_str(), count);
     if (count <= 0) failures_.push_back(absl::StrCat(what, ": 0, so nothing was proved"));
   }
+  const absl::Duration took = absl::Now() - begun_;
   std::printf("  %s after %.1f s\n", failures_.empty() ? "held" : "FAILED",
-              absl::ToDoubleSeconds(absl::Now() - begun_));
+              absl::ToDoubleSeconds(took));
+  Record(took);
   std::fflush(stdout);
   if (failures_.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(mode_, ": ", absl::StrJoin(failures_, "; ")));
+}
+
+void Proof::Record(absl::Duration took) {
+  nlohmann::ordered_json record = {{"mode", mode_},
+                                   {"held", failures_.empty()},
+                                   {"seconds", absl::ToDoubleSeconds(took)},
+                                   {"failures", failures_}};
+  for (const Prompt& prompt : prompts_) {
+    record["prompts"].push_back({{"prompt", prompt.label},
+                                 {"samples", prompt.samples},
+                                 {"unique", prompt.samples_by_bits.size()}});
+  }
+  record["samples_by_worker"] = samples_by_worker_;
+  for (const auto& [what, count] : evidence_) record["evidence"][what] = count;
+  subject_->AddRecord(std::move(record));
 }
 
 v1::GenerateRequest RequestFor(const std::vector<int64_t>& ids, int64_t max_new_tokens,

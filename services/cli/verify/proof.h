@@ -81,6 +81,7 @@ class Proof {
 
   void PrintPrompts();
   void PrintWorkers();
+  void Record(absl::Duration took);
 
   const std::string mode_;
   Subject* const subject_;

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "lockstep/v1/rollout.pb.h"
+#include "nlohmann/json.hpp"
 #include "services/client/metrics_page.h"
 #include "services/client/rollout_client.h"
 
@@ -45,7 +47,10 @@ class Subject {
 
   client::RolloutClient* cluster() const { return cluster_; }
   const v1::GetServerInfoResponse& info() const { return info_; }
-  int64_t block_tokens() const { return info_.fingerprint().kv_block_tokens(); }
+  // What is shared and evicted as one.
+  int64_t block_tokens() const { return info_.workers(0).kv_block_tokens(); }
+  // What attention adds as one: a block or several.
+  int64_t key_block_tokens() const { return info_.fingerprint().kv_block_tokens(); }
   int64_t split_tokens() const { return info_.fingerprint().split_kv_size(); }
   // Without one, requests with text or stop strings are refused.
   bool has_tokenizer() const { return has_tokenizer_; }
@@ -60,6 +65,10 @@ class Subject {
   // Exactly `tokens` ids of solved examples; another variation shares no block of KV.
   absl::StatusOr<std::vector<int64_t>> LongIds(int64_t tokens, int64_t variation) const;
 
+  // What the modes that ended have found, for a file.
+  void AddRecord(nlohmann::ordered_json record) { records_.push_back(std::move(record)); }
+  const nlohmann::ordered_json& records() const { return records_; }
+
   absl::StatusOr<MetricsSnapshot> ReadMetrics() const;
   // Asks for the facts again; after a worker was restarted they are others.
   absl::Status Refresh();
@@ -71,6 +80,7 @@ class Subject {
   client::RolloutClient* cluster_;
   v1::GetServerInfoResponse info_;
   bool has_tokenizer_ = true;
+  nlohmann::ordered_json records_ = nlohmann::ordered_json::array();
   std::vector<std::string> keys_;  // By position of the worker in info_.
 };
 

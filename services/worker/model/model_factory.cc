@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "services/worker/model/checkpoint.h"
+#include "services/worker/model/memory_plan.h"
 #include "services/worker/model/model_config.h"
 #include "services/worker/model/null_executor.h"
 #include "services/worker/model/random_model.h"
@@ -25,6 +26,9 @@ constexpr int kNullVocabulary = 32768;
 constexpr int kNullContextTokens = 131072;
 constexpr int kNullKvBlockTokens = 32;
 constexpr int64_t kNullKvBytesPerToken = 1024;
+constexpr char kStepAdvice[] = "lower chunk_tokens, sequences_max or context_tokens_max";
+constexpr size_t kHostLogitsBytes = size_t{96} << 20;
+constexpr size_t kDeviceLogitsBytes = size_t{1} << 30;
 
 absl::Status Refuse(const char* option, int64_t value, const std::string& must) {
   return absl::InvalidArgumentError(absl::StrCat(option, " = ", value, ": must be ", must));
@@ -70,7 +74,7 @@ absl::StatusOr<int> BlocksIn(int64_t kv_bytes, int64_t bytes_per_block) {
 }
 
 absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& config,
-                                                           int64_t kv_bytes,
+                                                           const ModelOptions& options,
                                                            kernels::KernelSet* kernels) {
   kernels::KvCacheShape shape = {.layers = config.layers,
                                  .kv_heads = config.kv_heads,
@@ -79,8 +83,13 @@ absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& co
                                  .block_tokens = kernels->traits().kv_block_tokens};
   // Only the backend knows what a block takes: ask a pool of one.
   LOCKSTEP_ASSIGN_OR_RETURN(const auto probe, kernels->CreateKvCache(shape));
-  LOCKSTEP_ASSIGN_OR_RETURN(shape.blocks,
-                            BlocksIn(kv_bytes, static_cast<int64_t>(probe->bytes_per_block())));
+  const auto block_bytes = static_cast<int64_t>(probe->bytes_per_block());
+  LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const int64_t kv_bytes,
+      KvPoolBytes(options.kv_bytes, options.split_kv_size / shape.block_tokens * block_bytes,
+                  memory));
+  LOCKSTEP_ASSIGN_OR_RETURN(shape.blocks, BlocksIn(kv_bytes, block_bytes));
   return kernels->CreateKvCache(shape);
 }
 
@@ -100,8 +109,9 @@ absl::StatusOr<std::string> RopeDigest(const Transformer& transformer,
 absl::StatusOr<LoadedModel> LoadNullModel(ModelOptions options) {
   LOCKSTEP_RETURN_IF_ERROR(
       ResolveOptions(kNullContextTokens, kNullVocabulary, kNullKvBlockTokens, &options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t kv_bytes, KvPoolBytes(options.kv_bytes, 0, {}));
   LOCKSTEP_ASSIGN_OR_RETURN(const int blocks,
-                            BlocksIn(options.kv_bytes, kNullKvBlockTokens * kNullKvBytesPerToken));
+                            BlocksIn(kv_bytes, kNullKvBlockTokens * kNullKvBytesPerToken));
   LoadedModel model;
   model.executor =
       std::make_unique<NullExecutor>(NullExecutor::Options{.vocabulary = options.vocabulary_sampled,
@@ -125,6 +135,22 @@ absl::StatusOr<LoadedModel> LoadNullModel(ModelOptions options) {
   return model;
 }
 
+// Bounds of a step, from checked options.
+TransformerOptions StepOptions(const ModelConfig& config, const ModelOptions& options,
+                               size_t logits_bytes_default) {
+  const int rows_max = options.chunk_tokens + options.sequences_max;
+  const size_t logits_bytes =
+      options.logits_bytes_max > 0 ? options.logits_bytes_max : logits_bytes_default;
+  const size_t logits_row_bytes = static_cast<size_t>(config.vocabulary) * sizeof(float);
+  const size_t logits_rows = std::max<size_t>(1, logits_bytes / logits_row_bytes);
+  return {.rows_max = rows_max,
+          .logits_rows_max =
+              static_cast<int>(std::min<size_t>(logits_rows, static_cast<size_t>(rows_max))),
+          .sequences_max = options.sequences_max,
+          .context_tokens_max = options.context_tokens_max,
+          .split_kv_size = options.split_kv_size};
+}
+
 // What a model is before its weights are read.
 struct ModelSource {
   ModelConfig config;
@@ -139,34 +165,31 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   const ModelConfig& config = source.config;
   LOCKSTEP_RETURN_IF_ERROR(
       ResolveOptions(config.positions, config.vocabulary, traits.key_block_tokens, &options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
+  LOCKSTEP_RETURN_IF_ERROR(CheckWeightsFit(config, memory));
   LOCKSTEP_ASSIGN_OR_RETURN(
       ModelWeights weights,
       LoadWeights(config, source.weights, options.reduction_segments, kernels.get()));
 
   LoadedModel model;
   model.weights_digest = weights.digest;
-  const int rows_max = options.chunk_tokens + options.sequences_max;
-  const size_t logits_row_bytes = static_cast<size_t>(config.vocabulary) * sizeof(float);
-  const size_t logits_rows = std::max<size_t>(1, options.logits_bytes_max / logits_row_bytes);
-  const TransformerOptions transformer_options = {
-      .rows_max = rows_max,
-      .logits_rows_max = static_cast<int>(std::min<size_t>(logits_rows, rows_max)),
-      .sequences_max = options.sequences_max,
-      .context_tokens_max = options.context_tokens_max,
-      .split_kv_size = options.split_kv_size};
   TransformerExecutor::Parts parts;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      parts.transformer,
-      Transformer::Create(config, std::move(weights), transformer_options, kernels.get()));
-  LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(config, options.kv_bytes, kernels.get()));
+  absl::StatusOr<std::unique_ptr<Transformer>> transformer = Transformer::Create(
+      config, std::move(weights),
+      StepOptions(config, options, memory.total == 0 ? kHostLogitsBytes : kDeviceLogitsBytes),
+      kernels.get());
+  if (!transformer.ok()) return WithAdvice(transformer.status(), kStepAdvice);
+  parts.transformer = *std::move(transformer);
+  LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(config, options, kernels.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string rope_digest, RopeDigest(*parts.transformer, kernels.get()));
   parts.kernels = std::move(kernels);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      model.executor, TransformerExecutor::Create(std::move(parts),
-                                                  {.sequences_max = options.sequences_max,
-                                                   .context_tokens_max = options.context_tokens_max,
-                                                   .vocabulary_sampled = options.vocabulary_sampled,
-                                                   .captures = options.captures}));
+  absl::StatusOr<std::unique_ptr<StepExecutor>> executor = TransformerExecutor::Create(
+      std::move(parts), {.sequences_max = options.sequences_max,
+                         .context_tokens_max = options.context_tokens_max,
+                         .vocabulary_sampled = options.vocabulary_sampled,
+                         .captures = options.captures});
+  if (!executor.ok()) return WithAdvice(executor.status(), "lower kv_bytes");
+  model.executor = *std::move(executor);
   model.facts = {.name = source.name,
                  .directory = source.directory,
                  .vocabulary = config.vocabulary,
@@ -208,7 +231,47 @@ absl::StatusOr<LoadedModel> LoadRandom(const ModelOptions& options,
                   options, std::move(kernels));
 }
 
+absl::StatusOr<ModelConfig> ConfigOf(const std::string& model) {
+  if (NamesDirectory(model)) return LoadModelConfig(model);
+  LOCKSTEP_ASSIGN_OR_RETURN(RandomModel random, ParseRandomModel(model));
+  return std::move(random.config);
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<kernels::LinearLayer>> LinearLayersOf(const ModelOptions& given) {
+  ModelOptions options = given;
+  if (options.model == kNullModel) {
+    return absl::InvalidArgumentError("model: the null model has no linear layers");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(options.model));
+  LOCKSTEP_RETURN_IF_ERROR(CheckReductionSegments(config, options.reduction_segments));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ResolveOptions(config.positions, config.vocabulary, /*key_block_tokens=*/1, &options));
+  const TransformerOptions step = StepOptions(config, options, kDeviceLogitsBytes);
+  std::vector<kernels::LinearLayer> layers = {
+      {.name = "qkv",
+       .outputs = config.qkv_width(),
+       .inputs = config.hidden,
+       .bias = config.qkv_bias},
+      {.name = "o",
+       .outputs = config.hidden,
+       .inputs = config.q_width(),
+       .segments = options.reduction_segments},
+      {.name = "gate_up", .outputs = 2 * config.ffn, .inputs = config.hidden},
+      {.name = "down",
+       .outputs = config.hidden,
+       .inputs = config.ffn,
+       .segments = options.reduction_segments},
+      {.name = "lm_head",
+       .outputs = config.vocabulary,
+       .inputs = config.hidden,
+       .output_f32 = true}};
+  for (kernels::LinearLayer& layer : layers) {
+    layer.rows_max = layer.output_f32 ? step.logits_rows_max : step.rows_max;
+  }
+  return layers;
+}
 
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                                       std::unique_ptr<kernels::KernelSet> kernels) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/hash.h"
+#include "kernels/api/certification.h"
 #include "kernels/api/kernel_set.h"
 #include "services/worker/engine/step_executor.h"
 #include "services/worker/model/model_name.h"
@@ -17,14 +18,15 @@ namespace lockstep::worker {
 struct ModelOptions {
   std::string model;  // A Hugging Face directory, or as model_name.h says.
   int reduction_segments = 1;
-  int split_kv_size = 256;  // A multiple of the backend's KV block.
-  int64_t kv_bytes = int64_t{256} << 20;
+  int split_kv_size = 256;     // A multiple of the backend's KV block.
+  int64_t kv_bytes = 0;        // 0: 256 MiB of the host, or what a device has left.
   int sequences_max = 256;     // In one step.
   int chunk_tokens = 512;      // Prefill tokens a step; a multiple of split_kv_size.
   int context_tokens_max = 0;  // Of one sequence; 0 is the model's own limit.
   int vocabulary_sampled = 0;  // Ids that can be drawn; 0 is every row of lm_head.
-  // Logits held at once; a step that needs more makes them in pieces.
-  size_t logits_bytes_max = size_t{96} << 20;
+  // Logits held at once; a step that needs more makes them in pieces. 0: 96 MiB of the host, 1 GiB
+  // of a device, so that a batch of hundreds is one piece.
+  size_t logits_bytes_max = 0;
   // Decode steps run as captured, where the backend can. Off to compare.
   bool captures = true;
 };
@@ -66,5 +68,9 @@ struct LoadedModel {
 // refused (by name), RESOURCE_EXHAUSTED when it does not fit.
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                                       std::unique_ptr<kernels::KernelSet> kernels);
+
+// The linear layers that LoadModel would prepare on a device, each with the most rows of a call.
+// Reads no weights. Fails like LoadModel; INVALID_ARGUMENT for the null model, which has none.
+absl::StatusOr<std::vector<kernels::LinearLayer>> LinearLayersOf(const ModelOptions& options);
 
 }  // namespace lockstep::worker

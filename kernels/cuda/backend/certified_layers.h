@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/api/certification.h"
+#include "kernels/cuda/linear/certificate.h"
+#include "kernels/cuda/linear/linear_shape.h"
+#include "kernels/cuda/linear/lt_matmul.h"
+
+namespace lockstep::kernels::cuda {
+
+// A shape and the most rows that a call of it has.
+struct LayerToCertify {
+  LinearShape shape;
+  int rows_max = 0;
+};
+
+// Certificates of all shapes, each up to its rows: from the file where it has them, else by
+// certifying, which takes seconds a shape. The file may be empty: none is kept.
+absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
+                                               std::span<const LayerToCertify> layers,
+                                               const std::string& path);
+
+// The same for layers as a model names them, as a report for people. Uses the first device.
+absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLayer> layers,
+                                                       const std::string& path);
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,69 @@
+#include "services/worker/worker_options.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+config::v1::WorkerConfig Config(const std::string& backend) {
+  config::v1::WorkerConfig config;
+  config.mutable_server()->set_listen("127.0.0.1:0");
+  config.mutable_server()->set_cluster_id("test");
+  config.set_worker_id("worker");
+  config.set_scheduler("127.0.0.1:1");
+  config.set_model("null:");
+  config.set_backend(backend);
+  return config;
+}
+
+void ExpectRefused(const config::v1::WorkerConfig& config, const std::string& named) {
+  const absl::Status status = ReadWorkerOptions(config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+}
+
+TEST(WorkerOptionsTest, DefaultsFollowTheBackend) {
+  const auto cpu = ReadWorkerOptions(Config(""));
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_EQ(cpu->backend, "cpu");
+  EXPECT_EQ(cpu->split_kv_size, 256);
+  EXPECT_EQ(cpu->chunk_tokens, 512);
+  EXPECT_EQ(cpu->kv_bytes, 0);
+  const auto cuda = ReadWorkerOptions(Config("cuda"));
+  ASSERT_TRUE(cuda.ok()) << cuda.status();
+  EXPECT_EQ(cuda->split_kv_size, 1024);
+  EXPECT_EQ(cuda->chunk_tokens, 8192);
+  EXPECT_EQ(cuda->kv_bytes, 0);
+}
+
+TEST(WorkerOptionsTest, TheDefaultChunkIsAWholeNumberOfSplits) {
+  config::v1::WorkerConfig config = Config("cpu");
+  config.set_split_kv_size(96);
+  EXPECT_EQ(ReadWorkerOptions(config)->chunk_tokens, 480);
+  config.set_split_kv_size(2048);
+  EXPECT_EQ(ReadWorkerOptions(config)->chunk_tokens, 2048);
+}
+
+TEST(WorkerOptionsTest, RefusesByName) {
+  ExpectRefused(Config("tpu"), "\"tpu\"");
+  config::v1::WorkerConfig config = Config("cpu");
+  config.set_certificates_path("/tmp/certificates");
+  ExpectRefused(config, "certificates_path");
+  config = Config("cuda");
+  config.set_chunk_tokens(1000);
+  ExpectRefused(config, "chunk_tokens: 1000");
+}
+
+TEST(WorkerOptionsTest, CertificatesBelongToTheCudaBackend) {
+  config::v1::WorkerConfig config = Config("cuda");
+  config.set_certificates_path("/tmp/certificates");
+  EXPECT_EQ(ReadWorkerOptions(config)->certificates_path, "/tmp/certificates");
+}
+
+}  // namespace
+}  // namespace lockstep::worker
