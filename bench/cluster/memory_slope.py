@@ -7,7 +7,7 @@
 Starts `lockstep up --model=null:`, sends it one call after the other with `lockstep bench`, and
 reads /proc/PID/smaps_rollup once a second. The slope is that of the last 80 % of the calls, in KB a
 thousand of them. The first fifth fills what is bounded: threads, caches of the allocator, plans
-that the scheduler keeps for 16 s.
+that the scheduler keeps for 8 s.
 """
 
 import argparse

@@ -64,7 +64,7 @@ SchedulerCore::SchedulerCore(Options options, const base::Clock* clock, StateSto
       accounting_(options.accounting),
       queue_(options.queue),
       ledger_({.scheduler_epoch = state.scheduler_epoch, .expiry = options.ticket_expiry}),
-      audit_(2 * (options.lease + options.ticket_expiry)),
+      audit_(options.lease + options.ticket_expiry),
       aborted_(options.aborted) {}
 
 absl::Status SchedulerCore::SaveState(PersistentState next) {
