@@ -6,7 +6,8 @@
 namespace lockstep::kernels {
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
-  return cuda::CreateCudaKernelSet({.certificates_path = options.certificates_path});
+  return cuda::CreateCudaKernelSet(
+      {.certificates_path = options.certificates_path, .normal = options.normal});
 }
 
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& options,

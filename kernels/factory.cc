@@ -18,6 +18,10 @@ absl::Status UnknownBackend(const std::string& backend) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options) {
+  if (options.backend == "cpu" && options.normal) {
+    return absl::InvalidArgumentError(
+        "normal mode: the CPU backend has no kernels but the deterministic ones");
+  }
   if (options.backend == "cpu") return cpu::CreateCpuKernelSet({.threads = options.threads});
   if (options.backend == "cuda") return CreateCudaBackend(options);
   return UnknownBackend(options.backend);

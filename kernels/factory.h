@@ -16,6 +16,8 @@ struct BackendOptions {
   // Of the CUDA backend: a file of certificates of linear layers; empty keeps none, and every start
   // certifies.
   std::string certificates_path;
+  // Normal mode: whatever is fastest, in whatever order it adds. The CPU backend has none.
+  bool normal = false;
 };
 
 // Makes the ops of one rank. FAILED_PRECONDITION when this binary was built without the backend,

@@ -2,11 +2,14 @@
 // Usage: engine_bench --out=FILE [--model=random:qwen3-8b] [--backend=cuda] [--commit=ID]
 //                     [--certificates=FILE] [--workloads=16x1024x64,…] [--repeats=N]
 //                     [--kv_gib=N] [--sequences_max=N] [--chunk_tokens=N] [--split_kv_size=N]
+//                     [--modes=deterministic,normal] [--captures=0]
 // A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
-// not recorded.
+// not recorded. Each mode has an engine of its own, with kv_gib of its own; in each repeat all of
+// them run a workload one after the other, in turns forwards and backwards.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +34,8 @@ struct Flags {
   std::vector<Workload> workloads;
   int repeats = 1;
   int kv_gib = 90;
+  int captures = 1;
+  std::string modes = "deterministic";
   RigOptions rig;
   std::string command;
 };
@@ -52,9 +57,11 @@ absl::Status ParseFlag(const std::string& name, const std::string& value, Flags*
       {"--out", &flags->out},
       {"--commit", &flags->commit},
       {"--model", &model.model},
+      {"--modes", &flags->modes},
       {"--backend", &flags->rig.backend},
       {"--certificates", &flags->rig.certificates_path}};
   const std::pair<const char*, int*> numbers[] = {{"--repeats", &flags->repeats},
+                                                  {"--captures", &flags->captures},
                                                   {"--kv_gib", &flags->kv_gib},
                                                   {"--sequences_max", &model.sequences_max},
                                                   {"--chunk_tokens", &model.chunk_tokens},
@@ -90,6 +97,8 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
     return absl::InvalidArgumentError("--out and --workloads are needed");
   }
   model.kv_bytes = int64_t{flags.kv_gib} << 30;
+  model.captures = flags.captures != 0;
+  model.logits_bytes_max = size_t{1} << 30;
   for (const Workload& workload : flags.workloads) {
     model.context_tokens_max =
         std::max(model.context_tokens_max, workload.prompt_tokens + workload.new_tokens);
@@ -103,17 +112,18 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Json RecordOf(const Workload& workload, const WorkloadRun& run) {
+Json RecordOf(const std::string& mode, const Workload& workload, const WorkloadRun& run) {
   const double drawn = double{1} * workload.sequences * workload.new_tokens;
   const double prompts = double{1} * workload.sequences * workload.prompt_tokens;
   std::printf(
-      "%-16s %8.3f s, prefill %7.3f s (%.0f tokens/s), %8.0f output tokens/s, decode step "
+      "%-13s %-14s %8.3f s, prefill %7.3f s (%.0f tokens/s), %8.0f output tokens/s, decode step "
       "%.3f ms, plan %.3f ms a step, hash %016lx\n",
-      workload.Name().c_str(), run.seconds, run.prefill_seconds, prompts / run.prefill_seconds,
-      drawn / run.seconds, Median(run.decode_milliseconds),
+      mode.c_str(), workload.Name().c_str(), run.seconds, run.prefill_seconds,
+      prompts / run.prefill_seconds, drawn / run.seconds, Median(run.decode_milliseconds),
       1e3 * run.plan_seconds / static_cast<double>(run.steps), run.ids_hash);
   std::fflush(stdout);
-  return {{"workload", workload.Name()},
+  return {{"mode", mode},
+          {"workload", workload.Name()},
           {"seconds", run.seconds},
           {"prefill_seconds", run.prefill_seconds},
           {"prefill_tokens_per_second", prompts / run.prefill_seconds},
@@ -125,21 +135,45 @@ Json RecordOf(const Workload& workload, const WorkloadRun& run) {
           {"decode_milliseconds", run.decode_milliseconds}};
 }
 
+struct Mode {
+  std::string name;
+  std::unique_ptr<EngineRig> rig;
+};
+
+absl::StatusOr<std::vector<Mode>> MakeModes(const Flags& flags) {
+  std::vector<Mode> modes;
+  for (const auto name : absl::StrSplit(flags.modes, ',')) {
+    Mode& mode = modes.emplace_back();
+    mode.name = std::string(name);
+    if (mode.name != "deterministic" && mode.name != "normal") {
+      return absl::InvalidArgumentError(absl::StrCat("no mode: ", mode.name));
+    }
+    RigOptions options = flags.rig;
+    options.normal = mode.name == "normal";
+    LOCKSTEP_ASSIGN_OR_RETURN(mode.rig, EngineRig::Create(options));
+    std::printf("%s loaded in %.1f s\n", mode.name.c_str(), mode.rig->load_seconds());
+    for (Workload workload : flags.workloads) {
+      workload.new_tokens = std::min(kWarmupTokens, workload.new_tokens);
+      workload.prompt_tokens = std::min(kWarmupTokens, workload.prompt_tokens);
+      LOCKSTEP_RETURN_IF_ERROR(mode.rig->Run(workload, 0).status());
+    }
+  }
+  return modes;
+}
+
 absl::Status Main(int argc, char** argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRig> rig, EngineRig::Create(flags.rig));
-  std::printf("loaded in %.1f s\n", rig->load_seconds());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mode> modes, MakeModes(flags));
+  Json load_seconds;
+  for (const Mode& mode : modes) load_seconds[mode.name] = mode.rig->load_seconds();
   Json runs = Json::array();
-  for (const Workload& workload : flags.workloads) {
-    Workload warmup = workload;
-    warmup.new_tokens = std::min(kWarmupTokens, workload.new_tokens);
-    warmup.prompt_tokens = std::min(kWarmupTokens, workload.prompt_tokens);
-    LOCKSTEP_RETURN_IF_ERROR(rig->Run(warmup, 0).status());
-  }
   for (int repeat = 0; repeat < flags.repeats; ++repeat) {
     for (const Workload& workload : flags.workloads) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const WorkloadRun run, rig->Run(workload, 1));
-      runs.push_back(RecordOf(workload, run));
+      for (const Mode& mode : modes) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const WorkloadRun run, mode.rig->Run(workload, 1));
+        runs.push_back(RecordOf(mode.name, workload, run));
+      }
+      std::reverse(modes.begin(), modes.end());
     }
   }
   const worker::ModelOptions& model = flags.rig.model;
@@ -153,7 +187,7 @@ absl::Status Main(int argc, char** argv) {
                          {"chunk_tokens", model.chunk_tokens},
                          {"split_kv_size", model.split_kv_size},
                          {"context_tokens_max", model.context_tokens_max},
-                         {"load_seconds", rig->load_seconds()}}},
+                         {"load_seconds", load_seconds}}},
                        {"runs", runs}};
   std::ofstream file(flags.out);
   file << record.dump(1) << "\n";

@@ -42,6 +42,7 @@ struct WorkloadRun {
 struct RigOptions {
   std::string backend = "cuda";
   std::string certificates_path;
+  bool normal = false;  // Normal mode.
   worker::ModelOptions model;
 };
 

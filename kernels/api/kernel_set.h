@@ -24,9 +24,10 @@ namespace lockstep::kernels {
 
 // What a backend promises about its bits; every field is part of the contract fingerprint.
 struct BackendTraits {
-  std::string name;          // "cpu", "cuda"
-  std::string architecture;  // GPU model whose bits these are; "x86-64-v3" for every CPU.
-  int contract_version = 0;  // Bumped by any change of a canonical order.
+  std::string name;           // "cpu", "cuda"
+  std::string architecture;   // GPU model whose bits these are; "x86-64-v3" for every CPU.
+  int contract_version = 0;   // Bumped by any change of a canonical order.
+  bool deterministic = true;  // False in normal mode, which promises no bits.
   DType activation = DType::kF32;
   DType kv = DType::kF32;
   int key_block_tokens = 0;  // Keys that attention adds as one; divides every split.

@@ -58,7 +58,7 @@ v1::ContractFingerprint MakeFingerprint(const FingerprintParts& parts,
   fingerprint.set_contract_version(parts.contract_version);
   fingerprint.set_backend(parts.backend);
   fingerprint.set_architecture(parts.architecture);
-  fingerprint.set_mode(v1::MODE_DETERMINISTIC);
+  fingerprint.set_mode(parts.deterministic ? v1::MODE_DETERMINISTIC : v1::MODE_NORMAL);
   fingerprint.set_reduction_segments(parts.reduction_segments);
   fingerprint.set_split_kv_size(parts.split_kv_size);
   fingerprint.set_kv_block_tokens(parts.kv_block_tokens);

@@ -20,10 +20,12 @@ rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 cp "$build/services/cli/lockstep" "$build/tests/gpu/gpu_faulty_worker" "$bundle/bin/"
 if [ "${targets[0]}" = lockstep_gpu ]; then
-  for binary in "$build"/tests/gpu/*_test "$build"/bench/kernels/cuda/*_bench; do
+  for binary in "$build"/tests/gpu/*_test "$build"/bench/kernels/cuda/*_bench \
+                "$build"/bench/engine/engine_bench; do
     cp "$binary" "$bundle/bin/"
   done
-  cp tests/gpu/run.sh bench/kernels/cuda/run.py bench/kernels/cuda/linear_run.py "$bundle/"
+  cp tests/gpu/run.sh bench/kernels/cuda/run.py bench/kernels/cuda/linear_run.py \
+    bench/engine/engine_run.py "$bundle/"
   mkdir "$bundle/parity"
   cp "$build"/bench/parity/parity_engine "$build"/bench/parity/libparity_ops.so "$bundle/bin/"
   cp -r bench/parity/*.py services/client/python/lockstep_ops "$bundle/parity/"
@@ -46,7 +48,7 @@ cp tests/gpu/cluster.py bench/demo_model/task.py "$bundle/"
 commit=$(git rev-parse HEAD)
 # Anything else in the tree is not what the commit says.
 changed=$(git status --porcelain -- common deploy/demo-model kernels proto services tests/gpu \
-  bench/kernels bench/parity)
+  bench/engine bench/kernels bench/parity)
 [ -z "$changed" ] || commit="$commit-dirty"
 echo "$commit" > "$bundle/COMMIT"
 du -sh "$bundle"

@@ -26,6 +26,13 @@ TEST(FactoryTest, NamesABackendThatThisBuildLacks) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("cuda"));
 }
 
+TEST(FactoryTest, TheCpuBackendHasNoNormalMode) {
+  EXPECT_TRUE((*CreateKernelSet({.backend = "cpu"}))->traits().deterministic);
+  const absl::Status status = CreateKernelSet({.backend = "cpu", .normal = true}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("normal mode"));
+}
+
 TEST(FactoryTest, RefusesAnUnknownBackend) {
   const absl::Status status = CreateKernelSet({.backend = "tpu"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

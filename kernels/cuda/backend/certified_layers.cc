@@ -31,11 +31,9 @@ std::string Describe(const AlgorithmTraits& traits) {
                       traits.stages, ", split_k ", traits.split_k);
 }
 
-}  // namespace
-
-absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
-                                               std::span<const LayerToCertify> layers,
-                                               const std::string& path) {
+absl::StatusOr<CertificateTable> MakeTable(cublasLtHandle_t handle,
+                                           std::span<const LayerToCertify> layers, bool any_order,
+                                           const std::string& path) {
   // One certifier has one ladder of rows.
   std::map<int, std::set<LinearShape>> shapes_by_rows;
   for (const LayerToCertify& layer : layers) shapes_by_rows[layer.rows_max].insert(layer.shape);
@@ -43,7 +41,8 @@ absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
   for (const auto& [rows_max, shapes] : shapes_by_rows) {
     LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
                               LoadOrCertify(handle, {.shapes = {shapes.begin(), shapes.end()},
-                                                     .options = {.ladder = DefaultLadder(rows_max)},
+                                                     .options = {.ladder = DefaultLadder(rows_max),
+                                                                 .any_order = any_order},
                                                      .path = path}));
     if (all.environment() == CertificateEnvironment()) all = CertificateTable(table.environment());
     // A file holds other models' shapes too.
@@ -55,6 +54,20 @@ absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
     }
   }
   return all;
+}
+
+}  // namespace
+
+absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
+                                               std::span<const LayerToCertify> layers,
+                                               const std::string& path) {
+  return MakeTable(handle, layers, /*any_order=*/false, path);
+}
+
+absl::StatusOr<CertificateTable> ChooseFreely(cublasLtHandle_t handle,
+                                              std::span<const LayerToCertify> layers,
+                                              const std::string& path) {
+  return MakeTable(handle, layers, /*any_order=*/true, path);
 }
 
 absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLayer> layers,

@@ -23,7 +23,14 @@ absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
                                                std::span<const LayerToCertify> layers,
                                                const std::string& path);
 
-// The same for layers as a model names them, as a report for people. Uses the first device.
+// For normal mode: as CertifyLayers, but of whatever order of additions, and nothing is compared.
+// `path` is a file of its own, because a choice is no certificate.
+absl::StatusOr<CertificateTable> ChooseFreely(cublasLtHandle_t handle,
+                                              std::span<const LayerToCertify> layers,
+                                              const std::string& path);
+
+// What CertifyLayers gives for layers as a model names them, as a report for people. Uses the first
+// device.
 absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLayer> layers,
                                                        const std::string& path);
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/backend/certified_layers.h"
 #include "kernels/cuda/backend/cuda_kv_cache.h"
 #include "kernels/cuda/backend/cuda_weights.h"
+#include "kernels/cuda/backend/free_splits.h"
 #include "kernels/cuda/backend/step_scratch.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda/linear/certificate.h"
@@ -39,6 +40,7 @@ class CudaKernelSet final : public KernelSet {
         traits_{.name = "cuda",
                 .architecture = device.name,
                 .contract_version = kContractVersion,
+                .deterministic = !options_.normal,
                 .activation = DType::kBf16,
                 .kv = DType::kBf16,
                 .key_block_tokens = kKvBlock,
@@ -95,6 +97,7 @@ class CudaKernelSet final : public KernelSet {
   absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
                                                            std::span<const HostTensor> biases,
                                                            int segments) override {
+    if (options_.normal) segments = 1;
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
                               CudaLinearWeight::Create(weights, biases, segments, stream_.get()));
     ++packed_[packed->shape(DType::kBf16)];
@@ -184,7 +187,8 @@ class CudaKernelSet final : public KernelSet {
   std::map<LinearShape, int> packed_;  // How many weights have this shape, as bf16 layers.
   std::map<LinearShape, LinearPlan> plans_;
   Buffer linear_scratch_;
-  AttentionScratch attention_;
+  FreeSplits free_splits_;                     // Empty but in normal mode.
+  std::map<int, AttentionScratch> attention_;  // By size of splits; one but in normal mode.
 };
 
 absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
@@ -197,8 +201,12 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
     layers.push_back({shape, bounds.rows_max});
   }
   layers.push_back({lm_head.shape(DType::kF32), bounds.logits_rows_max});
-  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
-                            CertifyLayers(lt_.get(), layers, options_.certificates_path));
+  const std::string& path = options_.certificates_path;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const CertificateTable table,
+      options_.normal
+          ? ChooseFreely(lt_.get(), layers, path.empty() ? path : absl::StrCat(path, ".normal"))
+          : CertifyLayers(lt_.get(), layers, path));
   size_t scratch_bytes = 0;
   for (const auto& [shape, rows_max] : layers) {
     LOCKSTEP_ASSIGN_OR_RETURN(LinearPlan plan, LinearPlan::Create(lt_.get(), table, shape));
@@ -208,7 +216,14 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_, AllocateDevice(std::max<size_t>(scratch_bytes, 1),
                                                             "scratch of linear layers"));
-  LOCKSTEP_ASSIGN_OR_RETURN(attention_, MakeAttentionScratch(bounds));
+  if (options_.normal) {
+    LOCKSTEP_ASSIGN_OR_RETURN(free_splits_, FreeSplits::Create(bounds, schedule_, stream_.get()));
+  }
+  for (const int size : free_splits_.Sizes(bounds.split_kv_size)) {
+    StepBounds split_bounds = bounds;
+    split_bounds.split_kv_size = size;
+    LOCKSTEP_ASSIGN_OR_RETURN(attention_[size], MakeAttentionScratch(split_bounds));
+  }
   return absl::OkStatus();
 }
 
@@ -249,11 +264,14 @@ void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
 }
 
 void CudaKernelSet::Attention(const AttentionArgs& args) {
-  const AttentionCall call = {.args = args,
-                              .pool = PoolOf(args.kv),
-                              .limits = attention_.limits,
-                              .workspace = attention_.workspace,
-                              .schedule = schedule_};
+  const int split_kv_size = free_splits_.SizeFor(args.shape, args.split_kv_size);
+  const AttentionScratch& scratch = attention_[split_kv_size];
+  AttentionCall call = {.args = args,
+                        .pool = PoolOf(args.kv),
+                        .limits = scratch.limits,
+                        .workspace = scratch.workspace,
+                        .schedule = schedule_};
+  call.args.split_kv_size = split_kv_size;
   // All layers of a step share its list of work.
   if (args.layer == 0) Keep(PlanAttention(call, stream_.get()), "planning attention");
   Keep(cuda::Attention(call, stream_.get()), "attention");

@@ -12,6 +12,9 @@ struct CudaOptions {
   // File of the certificates of linear layers; what it lacks is certified and added. Empty: none is
   // kept, and every start certifies.
   std::string certificates_path;
+  // Normal mode: linear layers and attention in whatever order is fastest; reduction_segments and
+  // split_kv_size mean nothing. Its choices have a file of their own beside the certificates.
+  bool normal = false;
 };
 
 // The CUDA backend on the first device that the process sees: bf16 activations and KV, ops enqueued

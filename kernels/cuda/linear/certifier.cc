@@ -169,8 +169,14 @@ absl::StatusOr<std::vector<LinearRung::Choice>> Certifier::ChoicesAt(int rows) c
     if (rows > kManyRows && factor < 0.97) break;
     const int nearby = std::max(1, static_cast<int>(rows * factor));
     LOCKSTEP_ASSIGN_OR_RETURN(const LtMatmul matmul, LtMatmul::Create(handle_, shape, nearby));
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LtMatmul::Offer> offers,
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<LtMatmul::Offer> offers,
                               matmul.Offers(LtMatmul::Reductions::kNone, options_.workspace_bytes));
+    if (options_.any_order) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::vector<LtMatmul::Offer> more,
+          matmul.Offers(LtMatmul::Reductions::kAny, options_.workspace_bytes));
+      offers.insert(offers.end(), more.begin(), more.end());
+    }
     for (const LtMatmul::Offer& offer : offers) {
       const AlgorithmTraits traits = TraitsOf(offer.algorithm);
       const bool known = std::any_of(choices.begin(), choices.end(),
@@ -321,7 +327,9 @@ absl::StatusOr<std::vector<Certifier::Verdict>> Certifier::Examine(const LinearS
                    "counters"));
   LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(stream), "certification"));
   LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(busy_stream_.get()), "busy stream"));
-  for (size_t i = 0; i < verdicts.size(); ++i) verdicts[i].differing = differing[i];
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    verdicts[i].differing = options_.any_order ? 0 : differing[i];
+  }
   LOCKSTEP_RETURN_IF_ERROR(TimeCertified(rows, verdicts));
   return verdicts;
 }

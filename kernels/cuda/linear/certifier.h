@@ -26,6 +26,9 @@ struct CertifierOptions {
   // A rung must beat the next one by this factor, or calls go there.
   double gain = 0.985;
   bool own_kernels = true;  // Whether our own kernels compete.
+  // Whether all else that the library offers competes too, whatever order it adds in: for normal
+  // mode, which promises no bits. Nothing is refused then.
+  bool any_order = false;
   // Changes a product before it is compared; for tests of what certification sees.
   std::function<cudaError_t(void* product, cudaStream_t stream)> disturb;
 };

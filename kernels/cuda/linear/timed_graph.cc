@@ -10,12 +10,6 @@ struct GraphDeleter {
   void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
 };
 
-absl::StatusOr<Event> CreateEvent() {
-  cudaEvent_t event = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreate(&event), "event"));
-  return Event(event);
-}
-
 }  // namespace
 
 absl::StatusOr<TimedGraph> TimedGraph::Capture(int turns, const Turn& turn, cudaStream_t stream) {

@@ -8,13 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/linear/kernel_node.h"
+#include "kernels/cuda/runtime/event.h"
 
 namespace lockstep::kernels::cuda {
-
-struct EventDeleter {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-using Event = std::unique_ptr<CUevent_st, EventDeleter>;
 
 // Work that is timed as it will run: in a graph, so that launches cost no host time. Several turns
 // of it in a row, which may use different memory, so that no cache helps. Not thread-safe.

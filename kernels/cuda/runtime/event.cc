@@ -7,8 +7,7 @@ namespace lockstep::kernels::cuda {
 
 absl::StatusOr<Event> CreateEvent() {
   cudaEvent_t event = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"));
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaEventCreate(&event), "event"));
   return Event(event);
 }
 

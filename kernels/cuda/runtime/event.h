@@ -13,7 +13,7 @@ struct EventDeleter {
 };
 using Event = std::unique_ptr<CUevent_st, EventDeleter>;
 
-// A point of a stream to wait for; it keeps no time.
+// A point of a stream to wait for, with the time at which it was reached.
 absl::StatusOr<Event> CreateEvent();
 
 }  // namespace lockstep::kernels::cuda

@@ -197,6 +197,7 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
                  .generation_config_json = config.generation_config_json,
                  .context_tokens_max = options.context_tokens_max};
   model.fingerprint = {.contract_version = traits.contract_version,
+                       .deterministic = traits.deterministic,
                        .backend = traits.name,
                        .architecture = traits.architecture,
                        .reduction_segments = options.reduction_segments,

@@ -44,6 +44,7 @@ struct ModelFacts {
 // What this room knows of the contract fingerprint; the worker adds mode and tokenizer.
 struct FingerprintParts {
   int contract_version = 0;
+  bool deterministic = true;  // False in normal mode.
   std::string backend;
   std::string architecture;
   int reduction_segments = 0;

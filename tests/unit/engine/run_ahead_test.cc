@@ -183,6 +183,19 @@ TEST(RunAheadTest, ARowThatFailsTakesItsLateRowAlongAndNoNeighbour) {
   ExpectSameAsAlone(harness, good);
 }
 
+TEST(RunAheadTest, AChunkThatFailsInFlightIsNobodysPrefix) {
+  std::vector<int32_t> prompt = RandomIds(1, 100, /*vocabulary=*/60);
+  prompt[40] = 63;
+  EngineHarness::Options options = Ahead({.chunk_tokens = 32});
+  options.executor.nan_after_id = 63;
+  EngineHarness harness(options);
+  for (uint64_t ticket = 1; ticket <= 2; ++ticket) {
+    ASSERT_TRUE(harness.core().Start(MakeStart(ticket, prompt, 5)).ok());
+    ASSERT_TRUE(harness.RunAll());
+    EXPECT_EQ(harness.transcript(ticket).end->reason, EndReason::kError) << "ticket " << ticket;
+  }
+}
+
 TEST(RunAheadTest, ChunksInFlightAreNotComputedTwice) {
   EngineHarness harness(Ahead({.block_count = 256, .chunk_tokens = 32}));
   const std::vector<int32_t> prompt = RandomIds(1, 200);
