@@ -283,7 +283,13 @@ class Proof:
         record.update(part=part, commit=commit(), gpu=query(GPU_FIELDS),
                       driver=" ".join(sys.argv), part_seconds=round(time.monotonic() - begun, 1),
                       cores=os.cpu_count(), card=samples)
-        (self.out / f"cluster_{part}.json").write_text(json.dumps(record, indent=1) + "\n")
+        text = json.dumps(record, indent=1) + "\n"
+        # A record is read elsewhere, where this host's directories mean nothing.
+        for directory, name in ((self.options.out, "OUT"), (str(ROOT), "ROOT")):
+            if os.path.isabs(directory):
+                text = text.replace(directory, name)
+        text = re.sub(rf"{tempfile.gettempdir()}/lockstep-cluster-\w+", "RUN_DIR", text)
+        (self.out / f"cluster_{part}.json").write_text(text)
         print(f"=== {part}: {'held' if record['held'] else 'FAILED'} "
               f"after {record['part_seconds']} s", flush=True)
         return record["held"]

@@ -83,9 +83,10 @@ TEST(ExampleConfigTest, EveryExampleIsAccepted) {
   EXPECT_EQ(CheckFile<config::v1::SchedulerConfig>(folder + "scheduler.textproto",
                                                    scheduler::ReadSchedulerOptions),
             absl::OkStatus());
-  EXPECT_EQ(
-      CheckFile<config::v1::WorkerConfig>(folder + "worker.textproto", worker::ReadWorkerOptions),
-      absl::OkStatus());
+  for (const char* name : {"worker.textproto", "worker_gpu.textproto"}) {
+    EXPECT_EQ(CheckFile<config::v1::WorkerConfig>(folder + name, worker::ReadWorkerOptions),
+              absl::OkStatus());
+  }
 }
 
 }  // namespace
