@@ -14,7 +14,7 @@ cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule
   }
   const size_t tiles = static_cast<size_t>(TilesPerCta(args.vocabulary, schedule.cluster));
   return LaunchRows(LogprobsKernel, args.rows, schedule.cluster,
-                    tiles * (kTileIds + 2 * kTileSums) * sizeof(float), stream, args);
+                    tiles * (kTileIds + kTileSums) * sizeof(float), stream, args);
 }
 
 }  // namespace lockstep::kernels::cuda

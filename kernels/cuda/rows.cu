@@ -8,13 +8,10 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 // Rows in x, which may be many; parts of a row in y.
-dim3 GridOf(int rows, int vectors, int vectors_per_thread = 1) {
-  const int part = kRowThreads * vectors_per_thread;
-  return dim3(static_cast<unsigned>(rows), static_cast<unsigned>((vectors + part - 1) / part));
+dim3 GridOf(int rows, int vectors) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>((vectors + kRowThreads - 1) / kRowThreads));
 }
-
-// Vectors that an H200 takes at once, one a thread.
-constexpr int kVectorsAtOnce = 132 * 2048;
 
 struct Copy {
   const void* x;
@@ -53,15 +50,9 @@ cudaError_t SwiGlu(const SwiGluArgs& args, cudaStream_t stream) {
   }
   if (args.rows == 0) return cudaSuccess;
   const int vectors = args.width / kRowVector;
-  const auto* gate_up = static_cast<const uint4*>(args.gate_up);
-  auto* y = static_cast<uint4*>(args.y);
-  // Two a thread, so that all loads are on their way at once; with few, the second only waits.
-  if (static_cast<int64_t>(args.rows) * vectors > kVectorsAtOnce) {
-    return LaunchKernel(SwiGluKernel<2>, GridOf(args.rows, vectors, 2), dim3(kRowThreads), 0,
-                        stream, gate_up, y, vectors);
-  }
-  return LaunchKernel(SwiGluKernel<1>, GridOf(args.rows, vectors), dim3(kRowThreads), 0, stream,
-                      gate_up, y, vectors);
+  return LaunchKernel(SwiGluKernel, GridOf(args.rows, vectors), dim3(kRowThreads), 0, stream,
+                      static_cast<const uint4*>(args.gate_up), static_cast<uint4*>(args.y),
+                      vectors);
 }
 
 }  // namespace lockstep::kernels::cuda

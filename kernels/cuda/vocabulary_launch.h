@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <utility>
 
 // Shapes of the kernels that hold a row of logits in the shared memory of a cluster.
 namespace lockstep::kernels::cuda {
@@ -27,7 +26,7 @@ constexpr int IdsPerCta(int vocabulary, int cluster) {
   return TilesPerCta(vocabulary, cluster) * kTileIds;
 }
 
-// Launches as many clusters as run at once, or fewer, so that all take as many rows.
+// Launches one cluster for each row.
 template <typename Parameters>
 cudaError_t LaunchRows(void (*kernel)(Parameters), int rows, int cluster, size_t shared_bytes,
                        cudaStream_t stream, Parameters parameters) {
@@ -36,40 +35,34 @@ cudaError_t LaunchRows(void (*kernel)(Parameters), int rows, int cluster, size_t
     return cudaErrorInvalidValue;
   }
   if (rows == 0) return cudaSuccess;
-  // As many CTAs beside each other as shared memory holds.
-  const std::pair<cudaFuncAttribute, int> wanted[] = {
-      {cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)},
-      {cudaFuncAttributeNonPortableClusterSizeAllowed, 1},
-      {cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared}};
-  for (const auto& [attribute, value] : wanted) {
-    if (const cudaError_t error = cudaFuncSetAttribute(entry, attribute, value);
-        error != cudaSuccess) {
-      return error;
-    }
+  if (const cudaError_t error = cudaFuncSetAttribute(
+          entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+      error != cudaSuccess) {
+    return error;
   }
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[0].val.clusterDim.y = 1;
-  attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+      error != cudaSuccess) {
+    return error;
+  }
+  // As many CTAs beside each other as shared memory holds.
+  if (const cudaError_t error = cudaFuncSetAttribute(
+          entry, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      error != cudaSuccess) {
+    return error;
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(rows * cluster));
   config.blockDim = dim3(kVocabularyThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  int at_once = 0;
-  if (const cudaError_t error = cudaOccupancyMaxActiveClusters(&at_once, entry, &config);
-      error != cudaSuccess) {
-    return error;
-  }
-  if (at_once == 0) return cudaErrorInvalidValue;
-  const int rows_each = (rows + at_once - 1) / at_once;
-  const int clusters = (rows + rows_each - 1) / rows_each;
-  config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   void* arguments[] = {&parameters};
   return cudaLaunchKernelExC(&config, entry, arguments);
 }

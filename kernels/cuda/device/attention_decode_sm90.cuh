@@ -378,8 +378,9 @@ __global__ void __launch_bounds__(kDecodeCtaThreads, 2)
     FenceBarrierInit();
   }
   __syncthreads();  // Barriers are there before anybody uses them.
+  // The next kernel starts when all CTAs have ended: let in earlier, its CTAs would crowd on the
+  // multiprocessors that had no work.
   WaitForKernels();
-  AllowNextKernel();
   if (threadIdx.x < kDecodeThreads) {
     DecodeRows<kHeadDim, kBlock>(p, shared).Run();
   } else if (threadIdx.x < kDecodeThreads + 32) {

@@ -108,114 +108,79 @@ __device__ __forceinline__ void SumPart(const RowPart& part, float* tile_sums, f
   }
 }
 
-// What a row asks for beside its own sum.
-struct LogprobWishes {
-  bool target;
-  bool scaled;
-  bool entropy;
-  bool top;
-  float temperature;
-
-  // At temperature 1 the scaled row has the raw row's exponentials.
-  __device__ __forceinline__ bool ScaledSum() const { return scaled && temperature != 1.0f; }
-};
-
-__device__ __forceinline__ LogprobWishes WishesOf(const LogprobArgs& args,
-                                                  const LogprobRow& params) {
-  LogprobWishes wishes;
-  wishes.target = params.target_id >= 0;
-  wishes.scaled = params.want_scaled != 0 && args.scaled != nullptr && wishes.target;
-  wishes.entropy = params.want_entropy != 0;
-  wishes.top = params.top_count > 0;
-  wishes.temperature = params.temperature == 0 ? 1.0f : params.temperature;
-  return wishes;
-}
-
-// Results of a row from the sums of all CTAs' tiles. For one CTA.
-__device__ __forceinline__ void StoreResults(const LogprobArgs& args, const LogprobRow& params,
-                                             const LogprobWishes& wishes, int row,
-                                             const float* tile_sums, int tiles_per_cta, float max,
-                                             LogprobShared& shared) {
-  const float* const logits = args.logits + static_cast<size_t>(row) * args.vocabulary;
-  const int thread = static_cast<int>(threadIdx.x);
-  const float target = thread == 0 && wishes.target ? logits[params.target_id] : 0.0f;
-  RowSums sums[kTileSums];
-#pragma unroll
-  for (int which = 0; which < kTileSums; ++which) {
-    if (which == kEntropySum && !wishes.entropy) continue;
-    if (which == kScaledSum && !wishes.ScaledSum()) continue;
-    sums[which] =
-        GatherSums(tile_sums + which * tiles_per_cta, tiles_per_cta, TilesOf(args.vocabulary));
-  }
-  const float sum = TreeOfRow(sums[kRawSum], shared.warp_sums[kRawSum]);
-  const float log_sum = Log(sum);
-  if (thread == 0 && wishes.target) StoreIfWanted(args.raw, row, LogSoftmax(target, max, log_sum));
-  if (wishes.entropy) {
-    const float weighted = TreeOfRow(sums[kEntropySum], shared.warp_sums[kEntropySum]);
-    if (thread == 0) args.entropy[row] = log_sum - __fdiv_rn(weighted, sum);
-  }
-  if (wishes.scaled) {
-    const float scaled_log_sum =
-        wishes.ScaledSum() ? Log(TreeOfRow(sums[kScaledSum], shared.warp_sums[kScaledSum]))
-                           : log_sum;
-    if (thread == 0) {
-      args.scaled[row] = LogSoftmax(Scaled(target, wishes.temperature),
-                                    Scaled(max, wishes.temperature), scaled_log_sum);
-    }
-  }
-  for (int i = params.chosen_begin + thread; i < params.chosen_end; i += kVocabularyThreads) {
-    args.chosen_logprobs[i] = LogSoftmax(logits[args.chosen_ids[i]], max, log_sum);
-  }
-  if (wishes.top) StoreTop(args, logits, row, shared, max, log_sum);
-}
-
-// One row, which was asked for; asks for `next_row` when this CTA has done with its part.
-// `tile_sums` are not those of the row before, which its storing CTA may still read.
-__device__ __forceinline__ void LogprobsOfRow(const LogprobArgs& args, int row, int next_row,
-                                              const RowPart& part, PartLoader& loader,
-                                              float* tile_sums, LogprobShared& shared) {
+__global__ void __launch_bounds__(kVocabularyThreads, 2)
+    LogprobsKernel(const __grid_constant__ LogprobArgs args) {
+  extern __shared__ float4 dynamic_shared[];
+  __shared__ LogprobShared shared;
+  const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
+  const int rank = RankInCluster();
   LogprobRow params = args.row_params[row];
   if (params.target_id == kTargetDrawn) params.target_id = args.drawn_ids[row];
+  const float* logits = args.logits + static_cast<size_t>(row) * args.vocabulary;
+  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
   PartSummary mine{-kInfinity, 0};
-  loader.Take(row, [&](float z) {
+  LoadPart(logits, part, shared.barriers, [&](float z) {
     mine.max = fmaxf(mine.max, z);
     mine.bad |= static_cast<int32_t>(!(z < kInfinity));
   });
   const PartSummary whole = SummaryOfRow(mine, shared.warps, &shared.summary);
   const bool failed = whole.bad != 0 || whole.max == -kInfinity;
-  const bool stores = RankInCluster() == 0;
-  if (stores) StoreDefaults(args, params, row, failed);
-  const LogprobWishes wishes = WishesOf(args, params);
-  if (!failed) {
-    SumPart(part, tile_sums, whole.max, wishes.entropy, wishes.ScaledSum(), wishes.temperature);
-    if (wishes.top) ListTop(part, shared, whole.max, params.top_count);
+  if (rank == 0) StoreDefaults(args, params, row, failed);
+  if (failed) {
+    SyncCluster();  // Nobody reads this CTA's summary any more.
+    return;
   }
-  if (next_row < args.rows) loader.Ask(next_row);
-  SyncCluster();  // Sums and lists of all CTAs are there, and nobody reads the summary any more.
-  if (failed) return;
-  if (stores) {
-    StoreResults(args, params, wishes, row, tile_sums, part.ids / kTileIds, whole.max, shared);
-  }
-  if (wishes.top) SyncCluster();  // Nobody reads the lists any more.
-}
-
-__global__ void __launch_bounds__(kVocabularyThreads, 2)
-    LogprobsKernel(const __grid_constant__ LogprobArgs args) {
-  extern __shared__ float4 dynamic_shared[];
-  __shared__ LogprobShared shared;
-  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
-  PartLoader loader(args.logits, args.vocabulary, part, shared.barriers);
+  const float max = whole.max;
+  const float temperature = params.temperature == 0 ? 1.0f : params.temperature;
+  const bool target = params.target_id >= 0;
+  const bool scaled = params.want_scaled != 0 && args.scaled != nullptr && target;
+  const bool entropy = params.want_entropy != 0;
+  const bool top = params.top_count > 0;
+  const int tiles_per_cta = part.ids / kTileIds;
   float* const tile_sums = part.z + part.ids;
-  WaitForKernels();
-  AllowNextKernel();
-  loader.Ask(FirstRow());
-  int turn = 0;
-  for (int row = FirstRow(); row < args.rows; row += RowStep()) {
-    LogprobsOfRow(args, row, row + RowStep(), part, loader,
-                  tile_sums + turn * kTileSums * (part.ids / kTileIds), shared);
-    turn ^= 1;
+  SumPart(part, tile_sums, max, entropy, scaled && temperature != 1.0f, temperature);
+  if (top) ListTop(part, shared, max, params.top_count);
+  SyncCluster();  // Sums and lists of all CTAs are there.
+  if (rank != 0) {
+    SyncCluster();  // Nobody reads this CTA's shared memory any more.
+    return;
   }
-  SyncCluster();  // Nobody reads this CTA's shared memory any more.
+  RowSums sums[kTileSums];
+#pragma unroll
+  for (int which = 0; which < kTileSums; ++which) {
+    if (which == kEntropySum && !entropy) continue;
+    if (which == kScaledSum && !(scaled && temperature != 1.0f)) continue;
+    sums[which] =
+        GatherSums(tile_sums + which * tiles_per_cta, tiles_per_cta, TilesOf(args.vocabulary));
+  }
+  // The others leave as soon as they can, and make room for the next row.
+  if (!top) SyncCluster();
+  const float sum = TreeOfRow(sums[kRawSum], shared.warp_sums[kRawSum]);
+  const float log_sum = Log(sum);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0 && target) {
+    StoreIfWanted(args.raw, row, LogSoftmax(logits[params.target_id], max, log_sum));
+  }
+  if (entropy) {
+    const float weighted = TreeOfRow(sums[kEntropySum], shared.warp_sums[kEntropySum]);
+    if (thread == 0) args.entropy[row] = log_sum - __fdiv_rn(weighted, sum);
+  }
+  if (scaled) {
+    // At temperature 1 the scaled row has the raw row's exponentials.
+    const float scaled_log_sum =
+        temperature == 1.0f ? log_sum
+                            : Log(TreeOfRow(sums[kScaledSum], shared.warp_sums[kScaledSum]));
+    if (thread == 0) {
+      args.scaled[row] = LogSoftmax(Scaled(logits[params.target_id], temperature),
+                                    Scaled(max, temperature), scaled_log_sum);
+    }
+  }
+  for (int i = params.chosen_begin + thread; i < params.chosen_end; i += kVocabularyThreads) {
+    args.chosen_logprobs[i] = LogSoftmax(logits[args.chosen_ids[i]], max, log_sum);
+  }
+  if (!top) return;
+  StoreTop(args, logits, row, shared, max, log_sum);
+  SyncCluster();  // Nobody of the others is read any more.
 }
 
 }  // namespace lockstep::kernels::cuda

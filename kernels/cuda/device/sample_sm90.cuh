@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/api/sampling.h"
+#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
 #include "kernels/cuda/device/select_sm90.cuh"
 
 // The sampler, one cluster a row, in the order of kernels/README.md: bias and bans, penalties,
@@ -33,7 +34,7 @@ struct SampleShared {
   PartSummary summary_warps[kVocabularyWarps];
   PartSummary summary;
   PartDrawn drawn_warps[kVocabularyWarps];
-  PartDrawn drawn[2];  // Of a row and the one before, by turns.
+  PartDrawn drawn;
   Barrier barriers[kPieces];
   // A SamplingRow, here to spare registers.
   alignas(8) uint32_t params[sizeof(SamplingRow) / sizeof(uint32_t)];
@@ -258,8 +259,8 @@ __device__ __forceinline__ PartDrawn DrawnOfWarp(PartDrawn drawn) {
   return {drawn.best, __any_sync(0xFFFFFFFF, drawn.bad)};
 }
 
-// The same over the CTA, to `to`.
-__device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared& shared, PartDrawn* to) {
+// The same over the CTA, to `shared.drawn`.
+__device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared& shared) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   drawn = DrawnOfWarp(drawn);
   __syncthreads();  // Nobody reads the bounds of Draw any more.
@@ -267,13 +268,25 @@ __device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared& shared
   __syncthreads();  // Warps' results are there.
   if (threadIdx.x >= 32) return;
   drawn = DrawnOfWarp(lane < kVocabularyWarps ? shared.drawn_warps[lane] : PartDrawn{});
-  if (lane == 0) *to = drawn;
+  if (lane == 0) shared.drawn = drawn;
 }
 
-// Makes the part what is drawn from: bias, bans and penalties. Returns as AddBiases does.
-__device__ __forceinline__ bool Change(const RowPart& part, const SampleArgs& args,
-                                       const SamplingRow& params, SampleShared& shared) {
+__global__ void __launch_bounds__(kVocabularyThreads, 2)
+    SampleKernel(const __grid_constant__ SampleArgs args) {
+  extern __shared__ float4 dynamic_shared[];
+  __shared__ SampleShared shared;
+  const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
+  constexpr int kWords = sizeof(shared.params) / sizeof(uint32_t);
+  if (threadIdx.x < kWords) {
+    shared.params[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(args.row_params + row)[threadIdx.x];
+  }
+  const SamplingRow& params = *reinterpret_cast<const SamplingRow*>(shared.params);
+  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
   bool bad = false;
+  LoadPart(args.logits + static_cast<size_t>(row) * args.vocabulary, part, shared.barriers,
+           [&](float z) { bad |= !(z < kInfinity); });
+  __syncthreads();  // The part and the parameters are there.
   for (int i = max(0, args.vocabulary_sampled - part.first) + static_cast<int>(threadIdx.x);
        i < part.count; i += kVocabularyThreads) {
     part.z[i] = -kInfinity;
@@ -284,24 +297,22 @@ __device__ __forceinline__ bool Change(const RowPart& part, const SampleArgs& ar
     bad |= Penalise(part, args, params);
   }
   __syncthreads();  // The row is what is drawn from.
-  return bad;
-}
-
-__device__ __forceinline__ Drawn DrawPart(const RowPart& part, const SamplingRow& params,
-                                          SampleShared& shared, bool bad) {
-  if (params.temperature == 0) return Largest(part);
-  if (params.top_k > 0 || params.top_p < 1 || params.min_p > 0) {
-    return DrawFiltered(part, params, shared, bad);
+  Drawn best;
+  if (params.temperature == 0) {
+    best = Largest(part);
+  } else if (params.top_k > 0 || params.top_p < 1 || params.min_p > 0) {
+    best = DrawFiltered(part, params, shared, bad);
+  } else {
+    best =
+        DrawFrom(part, params, shared, [&](float z, int) { return Scaled(z, params.temperature); });
   }
-  return DrawFrom(part, params, shared,
-                  [&](float z, int) { return Scaled(z, params.temperature); });
-}
-
-// The row's id or error from what all CTAs drew. For one warp.
-__device__ __forceinline__ void StoreId(const SampleArgs& args, int row, const PartDrawn* part) {
+  StoreDrawn({best, bad}, shared);
+  SyncCluster();  // Results of all CTAs are there.
   const int lane = static_cast<int>(threadIdx.x);
   PartDrawn drawn{};
-  if (lane < CtasInCluster()) drawn = *RemoteShared(part, lane);
+  if (RankInCluster() == 0 && lane < CtasInCluster()) drawn = *RemoteShared(&shared.drawn, lane);
+  SyncCluster();  // Nobody reads this CTA's shared memory any more.
+  if (RankInCluster() != 0 || lane >= 32) return;
   drawn = DrawnOfWarp(drawn);
   if (lane != 0) return;
   const bool failed = drawn.bad != 0;
@@ -309,37 +320,6 @@ __device__ __forceinline__ void StoreId(const SampleArgs& args, int row, const P
   args.ids[row] = none ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(drawn.best));
   args.errors[row] = failed ? SampleError::kNonFiniteLogits
                             : (none ? SampleError::kAllBanned : SampleError::kNone);
-}
-
-__global__ void __launch_bounds__(kVocabularyThreads, 2)
-    SampleKernel(const __grid_constant__ SampleArgs args) {
-  extern __shared__ float4 dynamic_shared[];
-  __shared__ SampleShared shared;
-  constexpr int kWords = sizeof(shared.params) / sizeof(uint32_t);
-  const SamplingRow& params = *reinterpret_cast<const SamplingRow*>(shared.params);
-  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
-  PartLoader loader(args.logits, args.vocabulary, part, shared.barriers);
-  WaitForKernels();
-  AllowNextKernel();
-  loader.Ask(FirstRow());
-  int turn = 0;
-  for (int row = FirstRow(); row < args.rows; row += RowStep()) {
-    if (threadIdx.x < kWords) {
-      shared.params[threadIdx.x] =
-          reinterpret_cast<const uint32_t*>(args.row_params + row)[threadIdx.x];
-    }
-    bool bad = false;
-    loader.Take(row, [&](float z) { bad |= !(z < kInfinity); });
-    __syncthreads();  // The part and the parameters are there.
-    bad |= Change(part, args, params, shared);
-    const Drawn best = DrawPart(part, params, shared, bad);
-    StoreDrawn({best, bad}, shared, &shared.drawn[turn]);
-    if (row + RowStep() < args.rows) loader.Ask(row + RowStep());
-    SyncCluster();  // Results of all CTAs are there.
-    if (RankInCluster() == 0 && threadIdx.x < 32) StoreId(args, row, &shared.drawn[turn]);
-    turn ^= 1;
-  }
-  SyncCluster();  // Nobody reads this CTA's shared memory any more.
 }
 
 // Noise of all ids of a vocabulary, without a draw.

@@ -7,13 +7,12 @@
 #include "kernels/cuda/device/functions.cuh"
 #include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
 #include "kernels/cuda/device/primitive/cluster_memory_sm90.cuh"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 #include "kernels/cuda/vocabulary_launch.h"
 
 // One row of logits in the shared memory of a cluster: read from global memory once, then looked at
-// as often as an op needs; then the next one. A CTA holds whole tiles of 128 ids; tiles are
-// subtrees of T, so that neither the cluster's size nor the row's neighbours can reach a bit.
+// as often as an op needs. A CTA holds whole tiles of 128 ids; tiles are subtrees of T, so that
+// neither the cluster's size nor the row's neighbours can reach a bit.
 namespace lockstep::kernels::cuda {
 
 // What the CTAs of a cluster tell each other about their parts.
@@ -37,99 +36,59 @@ __device__ __forceinline__ float MaxOfWarp(float v) {
   return v;
 }
 
-// This CTA's part of the rows of its cluster.
+// Pieces of a part, so that the first are looked at while the last are on their way.
+constexpr int kPieces = 4;
+
+// Copies this CTA's part of a row to shared memory, all of it on its way at once, and calls
+// look(value) for each value that this thread looks at. `barriers` [kPieces] are in shared memory.
+template <typename Look>
+__device__ __forceinline__ void LoadPart(const float* row, const RowPart& part, Barrier* barriers,
+                                         const Look& look) {
+  const float* const from = row + part.first;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = part.count + thread; i < part.ids; i += kVocabularyThreads) part.z[i] = -kInfinity;
+  // Rows of a vocabulary that is no multiple of 4 start and end anywhere.
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(float4) != 0 || part.count % 4 != 0) {
+    for (int i = thread; i < part.count; i += kVocabularyThreads) {
+      const float z = __ldg(from + i);
+      look(z);
+      part.z[i] = z;
+    }
+    return;
+  }
+  const int quads = part.count / 4;
+  const auto begin_of = [&](int piece) { return quads * piece / kPieces; };
+  if (thread == 0) {
+    for (int piece = 0; piece < kPieces; ++piece) InitBarrier(barriers + piece, 1);
+    FenceBarrierInit();
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int begin = begin_of(piece);
+      const uint32_t bytes = static_cast<uint32_t>(begin_of(piece + 1) - begin) * sizeof(float4);
+      ArriveExpecting(barriers + piece, bytes);
+      if (bytes > 0) BulkCopy(part.z + 4 * begin, from + 4 * begin, bytes, barriers + piece);
+    }
+  }
+  __syncthreads();  // The barriers are there.
+  const float4* const values = reinterpret_cast<const float4*>(part.z);
+  for (int piece = 0; piece < kPieces; ++piece) {
+    Wait(barriers + piece, 0);
+#pragma unroll 4
+    for (int i = begin_of(piece) + thread; i < begin_of(piece + 1); i += kVocabularyThreads) {
+      const float4 z = values[i];
+      look(z.x);
+      look(z.y);
+      look(z.z);
+      look(z.w);
+    }
+  }
+}
+
+// Fills this CTA's part of the cluster's row.
 __device__ __forceinline__ RowPart PartOfRow(float* z, int vocabulary) {
   const int ids = IdsPerCta(vocabulary, CtasInCluster());
   const int first = min(vocabulary, RankInCluster() * ids);
   return {z, first, min(ids, vocabulary - first), ids};
 }
-
-// Pieces of a part, so that the first are looked at while the last are on their way.
-constexpr int kPieces = 4;
-
-// Brings one row's part after the other to shared memory, each while the cluster still sums up what
-// it found in the row before.
-class PartLoader {
- public:
-  // `barriers` [kPieces] are in shared memory, for this loader alone.
-  __device__ __forceinline__ PartLoader(const float* logits, int vocabulary, const RowPart& part,
-                                        Barrier* barriers)
-      : logits_(logits), vocabulary_(vocabulary), part_(part), barriers_(barriers) {
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = part.count + thread; i < part.ids; i += kVocabularyThreads) {
-      part.z[i] = -kInfinity;
-    }
-    if (thread == 0) {
-      for (int piece = 0; piece < kPieces; ++piece) InitBarrier(barriers + piece, 1);
-      FenceBarrierInit();
-    }
-  }
-
-  // Asks for this CTA's part of a row; its threads have done with the part before.
-  __device__ __forceinline__ void Ask(int row) {
-    FenceAsyncProxy();
-    __syncthreads();  // Nobody looks at the part any more, nor writes to it; barriers are there.
-    if (threadIdx.x != 0 || !IsCopied(row)) return;
-    const float* const from = From(row);
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const int begin = Begin(piece);
-      const uint32_t bytes = static_cast<uint32_t>(Begin(piece + 1) - begin) * sizeof(float4);
-      ArriveExpecting(barriers_ + piece, bytes);
-      if (bytes > 0) BulkCopy(part_.z + 4 * begin, from + 4 * begin, bytes, barriers_ + piece);
-    }
-  }
-
-  // Waits for the row that was asked for, and calls look(value) for each value that this thread
-  // looks at.
-  template <typename Look>
-  __device__ __forceinline__ void Take(int row, const Look& look) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (!IsCopied(row)) {
-      const float* const from = From(row);
-      for (int i = thread; i < part_.count; i += kVocabularyThreads) {
-        const float z = from[i];
-        look(z);
-        part_.z[i] = z;
-      }
-      return;
-    }
-    const float4* const values = reinterpret_cast<const float4*>(part_.z);
-    for (int piece = 0; piece < kPieces; ++piece) {
-      Wait(barriers_ + piece, parity_);
-#pragma unroll 4
-      for (int i = Begin(piece) + thread; i < Begin(piece + 1); i += kVocabularyThreads) {
-        const float4 z = values[i];
-        look(z.x);
-        look(z.y);
-        look(z.z);
-        look(z.w);
-      }
-    }
-    parity_ ^= 1;
-  }
-
- private:
-  __device__ __forceinline__ const float* From(int row) const {
-    return logits_ + static_cast<size_t>(row) * vocabulary_ + part_.first;
-  }
-  // Rows of a vocabulary that is no multiple of 4 start and end anywhere.
-  __device__ __forceinline__ bool IsCopied(int row) const {
-    return reinterpret_cast<uintptr_t>(From(row)) % sizeof(float4) == 0 && part_.count % 4 == 0;
-  }
-  __device__ __forceinline__ int Begin(int piece) const {
-    return part_.count / 4 * piece / kPieces;
-  }
-
-  const float* logits_;
-  int vocabulary_;
-  const RowPart& part_;
-  Barrier* barriers_;
-  uint32_t parity_ = 0;
-};
-
-// Rows of a launch that this thread's cluster takes: its own number, and every so many after it.
-__device__ __forceinline__ int FirstRow() { return static_cast<int>(blockIdx.x) / CtasInCluster(); }
-__device__ __forceinline__ int RowStep() { return static_cast<int>(gridDim.x) / CtasInCluster(); }
 
 // Exchanges `mine` between the CTAs of the cluster: the row's maximum, a zero made positive, and
 // whether any part is bad. `warps` [kVocabularyWarps] and `summary` are in shared memory, and stay
