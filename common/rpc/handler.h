@@ -108,6 +108,15 @@ H* StartHandler(Args&&... args) {
   return handler.get();
 }
 
+// The same for a Start() that takes long: `run` takes a function of no arguments and calls it,
+// once, on a thread that may be busy for so long.
+template <typename H, typename Run, typename... Args>
+H* StartHandlerOn(Run&& run, Args&&... args) {
+  const std::shared_ptr<H> handler = std::make_shared<H>(std::forward<Args>(args)...);
+  handler->StartOwnedOn(std::forward<Run>(run));
+  return handler.get();
+}
+
 // A reference for whoever will answer later; keep a std::weak_ptr of it where no answer is owed.
 template <typename H>
 std::shared_ptr<H> SharedFrom(H* handler) {

@@ -49,12 +49,23 @@ class Handler : public Reactor, public std::enable_shared_from_this<Handler<Reac
     self_ = this->shared_from_this();
     Start();
   }
+  // For StartHandlerOn: `run` takes a function and calls it on another thread.
+  template <typename Run>
+  void StartOwnedOn(Run&& run) {
+    self_ = this->shared_from_this();
+    {
+      base::MutexLock lock(&mutex_);
+      starting_ = true;
+    }
+    std::forward<Run>(run)([self = self_] { self->StartLate(); });
+  }
 
  protected:
   explicit Handler(grpc::CallbackServerContext* context)
       : context_(context), scope_(ScopeOf(*context)) {}
 
-  // The RPC has begun. No other callback runs before this returns.
+  // The RPC has begun. Neither OnCancelled nor OnClosed runs before this returns. Not called at all
+  // when it was to run on another thread and the client had gone by then.
   virtual void Start() = 0;
   // The client has gone, given up, or cannot be written to, before this side closed the RPC.
   // At most once; the base finishes the RPC afterwards.
@@ -73,7 +84,7 @@ class Handler : public Reactor, public std::enable_shared_from_this<Handler<Reac
     FinishIfIdleLocked();
   }
   void FinishIfIdleLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!closing_ || finished_ || WritesPendingLocked()) return;
+    if (!closing_ || finished_ || starting_ || WritesPendingLocked()) return;
     finished_ = true;
     Reactor::Finish(ToGrpcStatus(status_));
   }
@@ -82,7 +93,9 @@ class Handler : public Reactor, public std::enable_shared_from_this<Handler<Reac
     const bool tell = !closing_ && !broken_;
     broken_ = true;
     DropWritesLocked();
-    return tell;
+    if (!starting_) return tell;
+    tell_after_start_ |= tell;
+    return false;
   }
   // Follows BreakLocked(), without the lock since it calls the domain.
   void CloseBroken(bool tell, absl::Status status) {
@@ -97,11 +110,30 @@ class Handler : public Reactor, public std::enable_shared_from_this<Handler<Reac
   base::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // this side decided how the RPC ends
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // the client is lost
+  bool starting_ ABSL_GUARDED_BY(mutex_) = false;  // Start() runs, or will, on another thread
+  bool tell_after_start_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC's Finish was called: no operation follows
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   grpc::CallbackServerContext* const context_;  // gRPC's, alive until the RPC is over
 
  private:
+  void StartLate() {
+    bool over;
+    {
+      base::MutexLock lock(&mutex_);
+      over = closing_ || broken_;
+    }
+    if (!over) Start();
+    bool tell;
+    {
+      base::MutexLock lock(&mutex_);
+      starting_ = false;
+      tell = tell_after_start_ && !over;
+    }
+    if (tell) OnCancelled();
+    base::MutexLock lock(&mutex_);
+    FinishIfIdleLocked();
+  }
   void OnCancel() final {
     bool tell;
     {

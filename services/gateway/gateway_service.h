@@ -8,6 +8,7 @@
 #include "services/gateway/generate_many_handler.h"
 #include "services/gateway/operator_handlers.h"
 #include "services/gateway/request_starter.h"
+#include "services/gateway/text_thread.h"
 #include "services/gateway/throughput_meter.h"
 
 namespace lockstep::gateway {
@@ -17,6 +18,7 @@ class GatewayService final : public v1::RolloutService::CallbackService {
  public:
   struct Parts {
     const RequestStarter* starter = nullptr;
+    TextThread* texts = nullptr;
     RequestTable* table = nullptr;
     ClusterView* cluster = nullptr;
     ManyStreams* streams = nullptr;

@@ -98,6 +98,10 @@ void GenerateManyHandler::AskForSlots() {
 void GenerateManyHandler::OnSlot() {
   StartPending();
   AskForSlots();
+  ItemStarted();
+}
+
+void GenerateManyHandler::ItemStarted() {
   bool closed;
   {
     base::MutexLock lock(&items_mutex_);
@@ -123,8 +127,14 @@ void GenerateManyHandler::StartPending() {
   }
   // The stream closed while the wish was on its way, perhaps after it had left the pool.
   if (closed) return pool_->Leave(this);
-  if (request.has_generate()) return StartItem(request);
-  SendError("", absl::InvalidArgumentError("kind: not set"));
+  if (!request.has_generate()) {
+    return SendError("", absl::InvalidArgumentError("kind: not set"));
+  }
+  if (TextThread::IsShort(request.generate().prompt_text().size())) return StartItem(request);
+  texts_->Post([self = rpc::SharedFrom(this), request = std::move(request)] {
+    self->StartItem(request);
+    self->ItemStarted();
+  });
 }
 
 absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& options) {

@@ -11,6 +11,7 @@
 #include "lockstep/v1/rollout.pb.h"
 #include "services/gateway/request_starter.h"
 #include "services/gateway/slot_pool.h"
+#include "services/gateway/text_thread.h"
 
 namespace lockstep::gateway {
 
@@ -40,10 +41,12 @@ class GenerateManyHandler final
     int64_t slots_max = 0;
     absl::Duration idle_timeout;
   };
-  GenerateManyHandler(const RequestStarter* starter, Limits limits, const base::Clock* clock,
-                      ManyStreams* streams, SlotPool* pool, grpc::CallbackServerContext* context)
+  GenerateManyHandler(const RequestStarter* starter, TextThread* texts, Limits limits,
+                      const base::Clock* clock, ManyStreams* streams, SlotPool* pool,
+                      grpc::CallbackServerContext* context)
       : BidiHandler(context, rpc::kBoundedByCredit),
         starter_(starter),
+        texts_(texts),
         clock_(clock),
         streams_(streams),
         pool_(pool),
@@ -84,6 +87,8 @@ class GenerateManyHandler final
   void AskForSlots();
   // The prompt that waits longest has a slot.
   void StartPending();
+  // After StartItem, where nothing else follows it.
+  void ItemStarted();
   void StartItem(const v1::GenerateManyRequest& request);
   void SampleEnded(const std::string& request_id, const v1::Sample& sample);
   void ItemFinished(const std::string& request_id);
@@ -96,6 +101,7 @@ class GenerateManyHandler final
   void Proceed();
 
   const RequestStarter* const starter_;
+  TextThread* const texts_;
   const base::Clock* const clock_;
   ManyStreams* const streams_;
   SlotPool* const pool_;

@@ -193,6 +193,54 @@ TEST_F(TextTest, TextThatWouldHoldUpOthersIsRefusedByItsSize) {
   EXPECT_THAT(std::string(count.message()), HasSubstr("requests: 16385"));
 }
 
+TEST_F(TextTest, LongTextsGiveWhatTheirIdsGiveOnEveryRpc) {
+  std::string text;
+  while (text.size() < 6000) absl::StrAppend(&text, " answer ", text.size(), ";");
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(text);
+  const auto ids = CallNow(stub(), &RolloutStub::Tokenize, tokenize);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  const v1::GenerateRequest by_text = Prompt(text, 5, 20);
+  v1::GenerateRequest by_ids = by_text;
+  *by_ids.mutable_prompt_ids()->mutable_ids() = client::ToIdField(ReadIds(ids->ids()));
+  const v1::Sample expected = Generate(by_ids);
+  EXPECT_EQ(testing::Bits(Generate(by_text)), testing::Bits(expected));
+
+  grpc::ClientContext stream_context;
+  auto stream = stub()->GenerateStream(&stream_context, by_text);
+  std::string streamed;
+  for (v1::GenerateDelta delta; stream->Read(&delta);) streamed += delta.token_ids();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(streamed, expected.token_ids());
+
+  // Between short ones, and by a client that goes at once.
+  grpc::ClientContext context;
+  auto many = stub()->GenerateMany(&context);
+  for (int i = 0; i < 6; ++i) {
+    v1::GenerateManyRequest item;
+    *item.mutable_generate() = i % 2 == 0 ? by_text : Prompt("1+1=", 5, 20);
+    item.mutable_generate()->set_request_id(absl::StrCat("long text ", i));
+    ASSERT_TRUE(many->Write(item));
+  }
+  many->WritesDone();
+  int equal = 0;
+  for (v1::GenerateManyResponse answer; many->Read(&answer);) {
+    ASSERT_EQ(answer.response().samples_size(), 1) << answer.error().message();
+    equal += answer.response().samples(0).token_ids() == expected.token_ids();
+  }
+  EXPECT_TRUE(many->Finish().ok());
+  EXPECT_EQ(equal, 3);
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext gone;
+    auto leaving = stub()->GenerateStream(&gone, by_text);
+    gone.TryCancel();
+    for (v1::GenerateDelta delta; leaving->Read(&delta);) {
+    }
+    EXPECT_EQ(leaving->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_EQ(testing::Bits(Generate(by_text)), testing::Bits(expected));
+}
+
 TEST_F(TextTest, TextBecomesIdsAndComesBack) {
   for (const std::string text :
        {"", "12+34*2= 46", "\xF0\x9F\x98\x8E \xD7\xA9\xD7\x9C\xD7\x95\xD7\x9D", "a\n\n  b\tc ",

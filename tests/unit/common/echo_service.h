@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
@@ -69,6 +70,7 @@ struct Tally {
 // What handlers do; every part may be left out. `H` is the handler's type.
 template <typename H>
 struct Script {
+  std::function<void(H&)> made;  // By its base: only to keep the address.
   std::function<void(H&)> start;
   std::function<void(H&, EchoMessage&)> message;
   std::function<void(H&)> half_close;
@@ -87,6 +89,7 @@ class ScriptedHandler : public Base {
   ScriptedHandler(const Script<Derived>& script, Tally* tally, Args&&... args)
       : Base(std::forward<Args>(args)...), script_(script), tally_(tally) {
     tally_->alive.Add(1);
+    if (script_.made) script_.made(self());
   }
   ~ScriptedHandler() override { tally_->alive.Add(-1); }
 
@@ -113,6 +116,10 @@ class UnaryEcho final : public ScriptedHandler<UnaryEcho, UnaryHandler<EchoMessa
   using ScriptedHandler::ScriptedHandler;
   using UnaryHandler::request;
   std::string peer() const { return context()->peer(); }
+  bool over() {
+    base::MutexLock lock(&mutex_);
+    return closing_;
+  }
 };
 
 class ServerStreamEcho final
@@ -153,6 +160,8 @@ class BidiEcho final : public ScriptedHandler<BidiEcho, BidiHandler<EchoMessage,
 
 class EchoService final : public test::EchoService::CallbackService {
  public:
+  // Where set, takes the starts of unary handlers and streams to a client.
+  std::function<void(absl::AnyInvocable<void()>)> run_start;
   Script<UnaryEcho> unary;
   Script<ServerStreamEcho> server_stream;
   Script<ClientStreamEcho> client_stream;
@@ -160,14 +169,18 @@ class EchoService final : public test::EchoService::CallbackService {
   Tally tally;
 
  private:
+  template <typename H, typename... Args>
+  H* Started(Args&&... args) {
+    if (!run_start) return StartHandler<H>(std::forward<Args>(args)...);
+    return StartHandlerOn<H>(run_start, std::forward<Args>(args)...);
+  }
   grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const EchoMessage* request,
                                   EchoMessage* response) override {
-    return StartHandler<UnaryEcho>(unary, &tally, context, request, response);
+    return Started<UnaryEcho>(unary, &tally, context, request, response);
   }
   grpc::ServerWriteReactor<EchoMessage>* ServerStream(grpc::CallbackServerContext* context,
                                                       const EchoMessage* request) override {
-    return StartHandler<ServerStreamEcho>(server_stream, &tally, context, request,
-                                          server_stream.limits);
+    return Started<ServerStreamEcho>(server_stream, &tally, context, request, server_stream.limits);
   }
   grpc::ServerReadReactor<EchoMessage>* ClientStream(grpc::CallbackServerContext* context,
                                                      EchoMessage* response) override {

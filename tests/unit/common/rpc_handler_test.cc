@@ -1,6 +1,7 @@
 #include "common/rpc/handler.h"
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -248,6 +249,81 @@ TEST_F(HandlerTest, DrainLetsRunningCallsEndAndCancelsTheRest) {
   EXPECT_EQ(service_.tally.cancelled.value(), 1);
   EXPECT_TRUE(client_.closed.WaitFor(2));
   EXPECT_EQ(ok_count, 1);
+}
+
+// A start that waits for its turn on another thread, and takes long there.
+class LateStartTest : public EchoFixture {
+ protected:
+  LateStartTest() {
+    service_.run_start = [this](absl::AnyInvocable<void()> start) {
+      base::MutexLock lock(&mutex_);
+      starts_.push_back(std::move(start));
+      arrived_.Add(1);
+    };
+  }
+  // The turn of the next one that has come.
+  void RunStart(int number = 1) {
+    ASSERT_TRUE(arrived_.WaitForAtLeast(number));
+    absl::AnyInvocable<void()> start;
+    {
+      base::MutexLock lock(&mutex_);
+      start = std::move(starts_.front());
+      starts_.pop_front();
+    }
+    start();
+  }
+
+  WaitableCount arrived_;
+  base::Mutex mutex_;
+  std::deque<absl::AnyInvocable<void()>> starts_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(LateStartTest, AnswersFromTheOtherThreadWithItsRequestAlive) {
+  service_.unary.start = [](UnaryEcho& handler) {
+    handler.Respond(MakeEcho(static_cast<int>(handler.request().index()) + 1));
+    // The answer may have been sent meanwhile, but what gRPC owns is still there.
+    EXPECT_EQ(handler.request().index(), 41);
+    EXPECT_FALSE(handler.peer().empty());
+  };
+  std::jthread other([this] { RunStart(); });
+  const absl::StatusOr<EchoMessage> answer = Call(MakeEcho(41));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->index(), 42);
+}
+
+TEST_F(LateStartTest, ClientThatHasGoneByThenSparesTheStart) {
+  UnaryEcho* handler = nullptr;
+  service_.unary.made = [&](UnaryEcho& made) { handler = &made; };
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(50);
+  EXPECT_EQ(Call({}, {.deadline = deadline}).status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(arrived_.WaitFor(1));
+  while (!handler->over()) std::this_thread::yield();
+  EXPECT_EQ(service_.tally.closed.value(), 0) << "its request must outlive the start";
+  RunStart();
+  EXPECT_TRUE(service_.tally.closed.WaitFor(1));
+  EXPECT_EQ(service_.tally.started.value(), 0);
+  EXPECT_EQ(service_.tally.cancelled.value(), 0);
+}
+
+TEST_F(LateStartTest, CancelDuringTheStartIsToldAfterIt) {
+  WaitableCount seen;
+  service_.server_stream.start = [&](ServerStreamEcho& handler) {
+    seen.Add(1);
+    // Fills what a client that has gone does not take, until the handler knows.
+    while (handler.Write(MakeEcho(0, 1 << 16)) != WriteResult::kClosed) {
+    }
+    EXPECT_EQ(service_.tally.cancelled.value(), 0);
+    EXPECT_EQ(service_.tally.closed.value(), 0);
+    EXPECT_EQ(handler.request().index(), 7);
+  };
+  const ClientScript<ReadClient> script;
+  const std::shared_ptr<ReadClient> stream = OpenServerStream(script, MakeEcho(7));
+  std::jthread other([this] { RunStart(); });
+  ASSERT_TRUE(seen.WaitFor(1));
+  stream->Cancel();
+  EXPECT_TRUE(service_.tally.closed.WaitFor(1));
+  EXPECT_EQ(service_.tally.cancelled.value(), 1);
+  EXPECT_TRUE(client_.closed.WaitFor(1));
 }
 
 }  // namespace
