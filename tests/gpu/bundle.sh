@@ -24,7 +24,8 @@ if [ "${targets[0]}" = lockstep_gpu ]; then
                 "$build"/bench/engine/engine_bench; do
     cp "$binary" "$bundle/bin/"
   done
-  cp tests/gpu/run.sh tests/gpu/sanitize.sh bench/kernels/cuda/run.py bench/kernels/cuda/linear_run.py \
+  cp tests/gpu/run.sh tests/gpu/sanitize.sh bench/kernels/cuda/run.py \
+    bench/kernels/cuda/linear_run.py \
     bench/engine/engine_run.py "$bundle/"
   mkdir "$bundle/parity"
   cp "$build"/bench/parity/parity_engine "$build"/bench/parity/libparity_ops.so "$bundle/bin/"

@@ -10,11 +10,17 @@ Added are host, driver, and clocks, power and temperature twice a second while i
 import json
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 import threading
 
 from run import GPU_FIELDS, binary_and_commit, query, sample_until, write_by_line
+
+
+def without_folders(flag):
+    """A flag as another host would give it: of a path only the file's name."""
+    return re.sub(r"=.*/", "=", flag)
 
 
 def main():
@@ -31,7 +37,8 @@ def main():
     if out.exists():
         record = json.loads(out.read_text())
         record["context"].update(gpu_state=query(GPU_FIELDS), host=platform.platform(),
-                                 command=" ".join(["linear_run.py", out.name, *flags]))
+                                 command=" ".join(["linear_run.py", out.name,
+                                                   *map(without_folders, flags)]))
         record["gpu_samples"] = samples
         write_by_line(record, out)
     return result.returncode
