@@ -46,8 +46,9 @@ done
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader --id=0)
 version=$(compute-sanitizer --version | grep -oE 'version .*' | head -n 1)
 {
-  printf '{"context": {"commit": "%s", "gpu": "%s", "compute_sanitizer": "%s", "command": "%s"},\n' \
-    "$commit" "$gpu" "$version" "sanitize.sh $(basename "$out")"
+  printf '{"context": {"commit": "%s", "gpu": "%s", "compute_sanitizer": "%s", ' \
+    "$commit" "$gpu" "$version"
+  printf '"command": "%s"},\n' "sanitize.sh $(basename "$out")"
   printf '"runs": [\n'
   (IFS=$'\n' && printf '%s' "${runs[*]}") | sed '$!s/$/,/'
   printf '\n]}\n'
