@@ -39,7 +39,8 @@ for test in gpu_rows_test gpu_logprobs_test gpu_sample_test gpu_attention_test g
     fi
     echo "$test $tool: status $status, $summary, $((SECONDS - begin)) s"
     runs+=("{\"test\": \"$test\", \"filter\": \"$filter\", \"tool\": \"$tool\", \
-\"status\": $status, \"ran\": \"$tests\", \"summary\": \"$summary\", \"seconds\": $((SECONDS - begin))}")
+\"status\": $status, \"ran\": \"$tests\", \"summary\": \"$summary\", \
+\"seconds\": $((SECONDS - begin))}")
   done
 done
 
