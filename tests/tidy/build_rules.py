@@ -6,7 +6,7 @@ import re
 from source_tree import Finding
 
 LABELS = {"unit", "kernels", "integration", "process", "sim", "deploy", "tidy", "gpu", "slow",
-          "core"}
+          "core", "measured"}
 
 
 def _cmake(tree, path):
