@@ -35,6 +35,13 @@ bool AdvanceTickets::Remove(base::TicketId ticket) {
   return true;
 }
 
+std::vector<base::TicketId> AdvanceTickets::All() const {
+  std::vector<base::TicketId> all;
+  all.reserve(tickets_.size());
+  for (const auto& [ticket, entry] : tickets_) all.push_back(ticket);
+  return all;
+}
+
 int64_t AdvanceTickets::count(RouterStream stream, const WorkerName& worker) const {
   return At(counts_, std::pair(stream, worker));
 }

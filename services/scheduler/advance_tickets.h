@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "services/scheduler/types.h"
@@ -22,6 +23,8 @@ class AdvanceTickets {
   int64_t count(RouterStream stream, const WorkerName& worker) const;
   int64_t blocks(const WorkerName& worker) const;
   size_t size() const { return tickets_.size(); }
+  bool Contains(base::TicketId ticket) const { return tickets_.contains(ticket); }
+  std::vector<base::TicketId> All() const;
 
  private:
   struct Entry {

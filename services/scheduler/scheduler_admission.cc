@@ -46,6 +46,7 @@ void SchedulerCore::Use(const std::vector<AdmissionRequest>& requests) {
     decisions_.used.push_back(request);
     GrantAhead(request.stream, worker);
   }
+  Settle();
 }
 
 void SchedulerCore::GrantAhead(RouterStream stream, const WorkerName& name) {

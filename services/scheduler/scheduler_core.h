@@ -111,7 +111,10 @@ class SchedulerCore {
     OperationResult result;
     std::vector<base::RequestId> requests;  // Of Abort: not in the queue, so perhaps unknown.
     bool drains = false;                    // A pause in wait mode.
-    bool reported = true;                   // Somebody waits for the result.
+    // Advance tickets that were out when an abort of everything began. What starts with one of them
+    // counts as older than the abort.
+    std::vector<base::TicketId> advance;
+    bool reported = true;  // Somebody waits for the result.
   };
   struct Largest {
     int64_t kv_blocks = 0;

@@ -89,6 +89,7 @@ OperationId SchedulerCore::FlushCache(std::optional<std::string> cache_namespace
 SchedulerCore::Operation& SchedulerCore::Begin(const ControlCommand& command) {
   const OperationId id(++operation_count_);
   Operation operation{.command = command, .epoch = state_.admission_epoch};
+  if (command.abort_all) operation.advance = advance_.All();
   for (const auto& [worker_id, worker] : registry_.living()) {
     operation.round.Add(worker.name, clock_->Now() + options_.control_timeout);
     SendTo(worker, id, operation.epoch, command);
@@ -149,7 +150,11 @@ void SchedulerCore::FinishOperations() {
   if (recovering_) return;
   for (auto it = operations_.begin(); it != operations_.end();) {
     Operation& operation = it->second;
-    if (!operation.round.done() || (operation.drains && ledger_.size() > 0)) {
+    // Until no router can start with an old ticket: whoever comes after the answer must not be
+    // taken for one that entered before the abort.
+    std::erase_if(operation.advance, [&](const auto& id) { return !advance_.Contains(id); });
+    if (!operation.round.done() || !operation.advance.empty() ||
+        (operation.drains && ledger_.size() > 0)) {
       ++it;
       continue;
     }

@@ -37,6 +37,19 @@ class AdvanceTicketsTest : public SchedulerCoreTest {
         ->Heartbeat({.name = a_, .idle = true, .kv_blocks_free = 100, .held = held, .cuts = cuts})
         .status();
   }
+  template <typename Begin>
+  void ExpectWaitsForOldTickets(const Begin& begin) {
+    const std::vector<AdvanceGrant> stock = Stock();
+    ASSERT_EQ(stock.size(), 4u);
+    const OperationId id = begin();
+    AnswerCalls();
+    EXPECT_FALSE(ResultOf(id).has_value());
+    core_->Release({stock[0].ticket.id, stock[1].ticket.id, stock[2].ticket.id});
+    EXPECT_FALSE(ResultOf(id).has_value());
+    // It started before its router heard of the abort.
+    core_->Use({Report("s", stock[3])});
+    EXPECT_TRUE(ResultOf(id).has_value());
+  }
   const WorkerName a_ = NameOf("a");
 };
 
@@ -185,6 +198,26 @@ TEST_F(AdvanceTicketsTest, AbortMakesTicketsThatAreOutWorthlessAndGrantsNoneForA
   Pass(options_.aborted.memory + absl::Seconds(1), {a_});
   EXPECT_TRUE(Admit(Request("s2", {"a"}))->ok());
   EXPECT_EQ(all_.advance.size(), 4u);
+}
+
+// A router that has not heard of the abort yet would start a newcomer with an old ticket, and the
+// newcomer would end as if it had entered before the abort.
+TEST_F(AdvanceTicketsTest, AbortOfEverythingIsAnsweredWhenNoRouterHoldsAnOldTicket) {
+  ExpectWaitsForOldTickets([&] { return *core_->AbortAll(); });
+}
+
+TEST_F(AdvanceTicketsTest, PauseThatAbortsIsAnsweredWhenNoRouterHoldsAnOldTicket) {
+  ExpectWaitsForOldTickets([&] { return *core_->Pause(PauseMode::kAbort); });
+}
+
+TEST_F(AdvanceTicketsTest, AbortOfEverythingWaitsForADeadRouterNoLongerThanItsTicketsLive) {
+  Stock();
+  const OperationId id = *core_->AbortAll();
+  AnswerCalls();
+  core_->CloseStream(kStream);
+  EXPECT_FALSE(ResultOf(id).has_value());
+  Pass(options_.ticket_expiry + absl::Seconds(1), {a_});
+  EXPECT_TRUE(ResultOf(id).has_value());
 }
 
 TEST_F(AdvanceTicketsTest, LostWorkerTakesItsTicketsWithIt) {
