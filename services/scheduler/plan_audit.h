@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
-#include <utility>
+#include <limits>
+#include <map>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
@@ -44,18 +44,36 @@ class PlanAudit {
   size_t size() const { return plans_.size(); }
 
  private:
-  struct Entry {
+  static constexpr int64_t kLive = std::numeric_limits<int64_t>::max();
+  // What plans of one worker share.
+  struct WorkerRules {
     WorkerName worker;
-    CutBounds bounds;
-    std::optional<absl::Time> retired;
+    int64_t split_kv_size = 0;
+    int64_t kv_block_tokens = 0;
+    friend auto operator<=>(const WorkerRules&, const WorkerRules&) = default;
   };
+  // Most plans have retired, so their number is the rate of requests times the retention: an entry
+  // is as small as it can be.
+  struct Entry {
+    std::map<WorkerRules, int64_t>::iterator rules;
+    int64_t length = 0;
+    int64_t length_max = 0;
+    int64_t retired_ns = kLive;
+  };
+  struct Retired {
+    int64_t ns = 0;
+    base::TicketId ticket;
+  };
+  using Plans = absl::btree_map<base::TicketId, Entry>;
+
+  void Erase(Plans::iterator it);
   absl::Status CheckAgainstPlan(const WorkerName& worker, const Cut& cut) const;
 
   const absl::Duration retention_;
-  // A tree and not a hash table: most of what is here has retired, so its size follows the rate of
-  // requests, and a tree gives memory back when that falls.
-  absl::btree_map<base::TicketId, Entry> plans_;
-  std::deque<std::pair<absl::Time, base::TicketId>> retired_;  // Ascending by time.
+  std::map<WorkerRules, int64_t> rules_;  // -> entries that share it.
+  // A tree and not a hash table: it gives memory back when the rate falls.
+  Plans plans_;
+  std::deque<Retired> retired_;  // Ascending by time.
   int64_t violation_count_ = 0;
   int64_t cut_count_ = 0;
 };
