@@ -66,7 +66,7 @@ TEST(MemoryTest, RequestsLeaveNoWorkAndNoMemoryBehind) {
   constexpr int kRequests = 6000;
   RunRequests(&cluster, kRequests);
   EXPECT_TRUE(ClusterHarness::WaitUntil([&] { return WorkInCluster(cluster) == 0; }));
-  // The last to go are plans, which the scheduler keeps for two leases and ticket lives, 14 s.
+  // The last to go are plans, which the scheduler keeps for a lease and a ticket's life.
   constexpr int64_t kBytesARequestMax = 40;
   EXPECT_TRUE(ClusterHarness::WaitUntil(
       [&] { return LiveBytes() - before <= kBytesARequestMax * kRequests; }, absl::Seconds(30)))
