@@ -17,10 +17,8 @@ planted difference was seen. Needs torch, triton, transformers; the rest is in t
 import argparse
 import concurrent.futures
 import datetime
-import json
 import pathlib
 import platform
-import subprocess
 import sys
 import tempfile
 
@@ -31,6 +29,7 @@ ROOT = HERE.parent if BUNDLED else HERE.parents[1]
 BINARIES = ROOT / ("bin" if BUNDLED else "build/cuda/bench/parity")
 if not BUNDLED:
     sys.path.insert(0, str(ROOT / "services/client/python"))
+sys.path.append(str(HERE.parent))
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
@@ -39,45 +38,19 @@ import triton  # noqa: E402
 import checkpoint  # noqa: E402
 import model_parity  # noqa: E402
 from engine import EngineModel, EngineOps  # noqa: E402
+from gpu_host import GPU_FIELDS, commit_of, query, write_by_line  # noqa: E402
 from op_parity import compare_ops  # noqa: E402
 
 ERROR_BAR = 1.1
-GPU_FIELDS = ("name", "driver_version", "memory.total", "clocks.max.sm", "power.limit")
-
-
-def gpu_facts():
-    line = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(GPU_FIELDS),
-                           "--format=csv,noheader", "--id=0"], capture_output=True, text=True,
-                          check=True).stdout
-    return dict(zip(GPU_FIELDS, (value.strip() for value in line.split(","))))
-
-
-def commit():
-    if BUNDLED:
-        return (ROOT / "COMMIT").read_text().strip()
-    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                          check=True).stdout.strip()
 
 
 def context(out, arguments):
     return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "gpu": gpu_facts(), "host": platform.platform(), "commit": commit(),
+            "gpu": query(GPU_FIELDS), "host": platform.platform(), "commit": commit_of(ROOT),
             "command": " ".join(["run.py", out.name, *arguments]),
             "versions": {"python": platform.python_version(), "torch": torch.__version__,
                          "cuda": torch.version.cuda, "triton": triton.__version__,
                          "transformers": transformers.__version__}}
-
-
-def write_by_line(record, out):
-    """One line for each item of a list, so that it can be read and compared."""
-    parts = []
-    for key, value in record.items():
-        if isinstance(value, list):
-            text = "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"
-        else:
-            text = json.dumps(value)
-        parts.append(json.dumps(key) + ": " + text)
-    out.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def summary(comparisons):

@@ -45,11 +45,11 @@ for library in "$bundle"/lib/*; do
   [ -e "$library" ] && patchelf --force-rpath --set-rpath "\$ORIGIN" "$library"
 done
 cp -r deploy/demo-model "$bundle/"
-cp tests/gpu/cluster.py bench/demo_model/task.py "$bundle/"
+cp tests/gpu/cluster.py bench/gpu_host.py bench/demo_model/task.py "$bundle/"
 commit=$(git rev-parse HEAD)
 # Anything else in the tree is not what the commit says.
 changed=$(git status --porcelain -- common deploy/demo-model kernels proto services tests/gpu \
-  bench/engine bench/kernels bench/parity)
+  bench/engine bench/gpu_host.py bench/kernels bench/parity)
 [ -z "$changed" ] || commit="$commit-dirty"
 echo "$commit" > "$bundle/COMMIT"
 du -sh "$bundle"

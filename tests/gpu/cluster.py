@@ -19,7 +19,6 @@ the card's clocks and power while it ran. Exits 0 when every part held.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -28,7 +27,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -38,42 +36,8 @@ LOCKSTEP = ROOT / ("bin/lockstep" if BUNDLED else "build/cuda/services/cli/locks
 FAULTY = ROOT / ("bin/gpu_faulty_worker" if BUNDLED else "build/cuda/tests/gpu/gpu_faulty_worker")
 DEMO_MODEL = ROOT / ("demo-model" if BUNDLED else "deploy/demo-model")
 PORT = 7300
-GPU_FIELDS = ("name", "driver_version", "vbios_version", "memory.total", "power.limit",
-              "clocks.max.sm", "clocks.max.mem")
-SAMPLE_FIELDS = ("timestamp", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu",
-                 "utilization.gpu", "memory.used")
-
-
-def query(fields):
-    """One line of nvidia-smi as a dictionary."""
-    line = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader",
-                           "--id=0"], capture_output=True, text=True, check=True).stdout
-    return dict(zip(fields, (value.strip() for value in line.split(","))))
-
-
-def commit():
-    if BUNDLED:
-        return (HERE / "COMMIT").read_text().strip()
-    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                          check=True).stdout.strip()
-
-
-@contextlib.contextmanager
-def sampled(samples):
-    """Appends a sample of the card's state every second while the body runs."""
-    done = threading.Event()
-
-    def run():
-        while not done.wait(1):
-            samples.append(query(SAMPLE_FIELDS))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+sys.path.insert(0, str(HERE if BUNDLED else ROOT / "bench"))
+from gpu_host import GPU_FIELDS, commit_of, query, sampled  # noqa: E402
 
 
 def ended_within(process, seconds):
@@ -276,11 +240,11 @@ class Proof:
         begun, samples = time.monotonic(), []
         record = {}
         try:
-            with sampled(samples):
+            with sampled(samples, period_seconds=1):
                 record = getattr(self, part)()
         except (RuntimeError, OSError, ValueError) as error:
             record = {"held": False, "error": str(error)}
-        record.update(part=part, commit=commit(), gpu=query(GPU_FIELDS),
+        record.update(part=part, commit=commit_of(ROOT), gpu=query(GPU_FIELDS),
                       driver=" ".join(sys.argv), part_seconds=round(time.monotonic() - begun, 1),
                       cores=os.cpu_count(), card=samples)
         text = json.dumps(record, indent=1) + "\n"

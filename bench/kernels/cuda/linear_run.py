@@ -7,15 +7,13 @@ The record is the bench's own: every sample of every pair, what was certified an
 Added are host, driver, and clocks, power and temperature twice a second while it ran.
 """
 
-import json
 import pathlib
-import platform
 import re
-import subprocess
 import sys
-import threading
 
-from run import GPU_FIELDS, binary_and_commit, query, sample_until, write_by_line
+from run import binary_and_commit
+
+from gpu_host import complete_record
 
 
 def without_folders(flag):
@@ -25,23 +23,8 @@ def without_folders(flag):
 
 def main():
     out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    binary, commit = binary_and_commit("linear")
-    samples, done = [], threading.Event()
-    sampler = threading.Thread(target=sample_until, args=(done, samples))
-    sampler.start()
-    try:
-        result = subprocess.run([binary, f"--out={out}", f"--commit={commit}", *flags], check=False)
-    finally:
-        done.set()
-        sampler.join()
-    if out.exists():
-        record = json.loads(out.read_text())
-        record["context"].update(gpu_state=query(GPU_FIELDS), host=platform.platform(),
-                                 command=" ".join(["linear_run.py", out.name,
-                                                   *map(without_folders, flags)]))
-        record["gpu_samples"] = samples
-        write_by_line(record, out)
-    return result.returncode
+    return complete_record("linear_run.py", *binary_and_commit("linear"), out, flags,
+                           map(without_folders, flags))
 
 
 if __name__ == "__main__":

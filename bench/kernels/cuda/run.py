@@ -13,49 +13,19 @@ import pathlib
 import platform
 import subprocess
 import sys
-import threading
 
-GPU_FIELDS = ("name", "driver_version", "vbios_version", "memory.total", "power.limit",
-              "clocks.max.sm", "clocks.max.mem")
-SAMPLE_FIELDS = ("timestamp", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu",
-                 "utilization.gpu")
-
-
-def query(fields):
-    """One line of nvidia-smi as a dictionary."""
-    line = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader",
-                           "--id=0"], capture_output=True, text=True, check=True).stdout
-    return dict(zip(fields, (value.strip() for value in line.split(","))))
-
-
-def sample_until(done, samples):
-    """Appends a sample of the card's state every half second."""
-    while not done.wait(0.5):
-        samples.append(query(SAMPLE_FIELDS))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))  # In a tree; a bundle has all in one place.
+from gpu_host import GPU_FIELDS, commit_of, query, sampled, write_by_line  # noqa: E402
 
 
 def binary_and_commit(bench):
     """The bench and the commit, of a bundle or of a built tree."""
-    here = pathlib.Path(__file__).resolve().parent
-    bundled = here / "bin" / f"cuda_{bench}_bench"
+    bundled = HERE / "bin" / f"cuda_{bench}_bench"
     if bundled.exists():
-        return bundled, (here / "COMMIT").read_text().strip()
-    root = here.parents[2]
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True,
-                          check=True).stdout.strip()
-    return root / "build/cuda/bench/kernels/cuda" / bundled.name, head
-
-
-def write_by_line(record, out):
-    """Writes the record with one line for each sample, so that it can be read and compared."""
-    parts = []
-    for key, value in record.items():
-        if isinstance(value, list):
-            text = "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"
-        else:
-            text = json.dumps(value)
-        parts.append(json.dumps(key) + ": " + text)
-    out.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+        return bundled, commit_of(HERE)
+    root = HERE.parents[2]
+    return root / "build/cuda/bench/kernels/cuda" / bundled.name, commit_of(root)
 
 
 def main():
@@ -64,17 +34,12 @@ def main():
         bench = arguments.pop(0).removeprefix("--bench=")
     out, flags = pathlib.Path(arguments[0]), arguments[1:]
     binary, commit = binary_and_commit(bench)
-    samples, done = [], threading.Event()
-    sampler = threading.Thread(target=sample_until, args=(done, samples))
-    sampler.start()
-    try:
+    samples = []
+    with sampled(samples):
         subprocess.run([binary, "--benchmark_repetitions=9",
                         "--benchmark_enable_random_interleaving=true",
                         f"--benchmark_out={out}", "--benchmark_out_format=json", *flags],
                        check=True, stdout=subprocess.DEVNULL)
-    finally:
-        done.set()
-        sampler.join()
     record = json.loads(out.read_text())
     record["context"].update(gpu=query(GPU_FIELDS), host=platform.platform(), commit=commit,
                              executable=binary.name,
