@@ -185,13 +185,7 @@ absl::Status VerifyLong(Subject* subject, const VerifyOptions& options) {
   const int64_t workers = static_cast<int64_t>(subject->workers().size());
   const int64_t fit = workers * subject->kv_tokens() / (prompt_tokens + new_tokens);
   const int64_t count = std::max(workers, std::min(options.trials, fit));
-  std::vector<Job> jobs;
-  for (int64_t trial = 0; trial < count; ++trial) {
-    for (const Job& kind : kinds) {
-      jobs.push_back(kind);
-      jobs.back().request.set_routing_key(subject->KeyOf(static_cast<size_t>(trial % workers)));
-    }
-  }
+  const std::vector<Job> jobs = JobsInTurn(*subject, kinds, count);
   LOCKSTEP_RETURN_IF_ERROR(proof.Run(jobs, jobs.size()));
   proof.RequireBatchAbove(1);
   proof.Require("splits of the longest sequence",

@@ -148,14 +148,8 @@ absl::Status VerifyPreemption(Subject* subject, const VerifyOptions& options) {
     request.set_disable_prefix_cache(true);
     kinds.push_back({prompt, std::move(request)});
   }
-  std::vector<Job> jobs;
   const int64_t count = std::max(options.trials, to_fill / 2 + 1);
-  for (int64_t trial = 0; trial < count; ++trial) {
-    for (const Job& kind : kinds) {
-      jobs.push_back(kind);
-      jobs.back().request.set_routing_key(subject->KeyOf(static_cast<size_t>(trial % workers)));
-    }
-  }
+  const std::vector<Job> jobs = JobsInTurn(*subject, kinds, count);
   LOCKSTEP_RETURN_IF_ERROR(proof.Run(jobs, jobs.size()));
   proof.RequireBatchAbove(1);
   proof.RequireGrowth("preemptions", "lockstep_worker_preemptions_total");
@@ -174,14 +168,7 @@ absl::Status VerifyFailover(Subject* subject, const VerifyOptions& options) {
   const int64_t samples =
       std::max(options.trials / static_cast<int64_t>(kills), kFailoverSamplesMin);
   for (size_t victim = 0; victim < kills; ++victim) {
-    std::vector<Job> jobs;
-    for (int64_t trial = 0; trial < samples; ++trial) {
-      for (const Job& kind : kinds) {
-        jobs.push_back(kind);
-        jobs.back().request.set_routing_key(
-            subject->KeyOf(static_cast<size_t>(trial) % subject->workers().size()));
-      }
-    }
+    const std::vector<Job> jobs = JobsInTurn(*subject, kinds, samples);
     LOCKSTEP_RETURN_IF_ERROR(KillUnderLoad(subject, options, victim, jobs, &proof));
   }
   // With one of two workers killed, all samples may end on the other; both were busy before.

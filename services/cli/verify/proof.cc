@@ -158,4 +158,16 @@ v1::GenerateRequest RequestFor(const std::vector<int64_t>& ids, int64_t max_new_
   return request;
 }
 
+std::vector<Job> JobsInTurn(const Subject& subject, const std::vector<Job>& kinds, int64_t trials) {
+  const size_t workers = subject.workers().size();
+  std::vector<Job> jobs;
+  for (int64_t trial = 0; trial < trials; ++trial) {
+    for (const Job& kind : kinds) {
+      jobs.push_back(kind);
+      jobs.back().request.set_routing_key(subject.KeyOf(static_cast<size_t>(trial) % workers));
+    }
+  }
+  return jobs;
+}
+
 }  // namespace lockstep::cli

@@ -102,4 +102,7 @@ class Proof {
 v1::GenerateRequest RequestFor(const std::vector<int64_t>& ids, int64_t max_new_tokens,
                                uint64_t seed);
 
+// Each of `kinds` once a trial; trials go to the workers in turn.
+std::vector<Job> JobsInTurn(const Subject& subject, const std::vector<Job>& kinds, int64_t trials);
+
 }  // namespace lockstep::cli
