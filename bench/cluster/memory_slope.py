@@ -21,6 +21,7 @@ import urllib.request
 
 _SAMPLE_SECONDS = 1.0
 _START_SECONDS = 60
+_REST_SECONDS = 10
 _WARM_UP_FRACTION = 0.2
 # What runs, waits or is reserved: 0 in a cluster at rest.
 _WORK = ("lockstep_gateway_samples_open", "lockstep_gateway_kept_result_bytes",
@@ -45,9 +46,19 @@ def metrics(url):
     return totals
 
 
-def work_left(urls):
+def work_now(urls):
     totals = [metrics(url) for url in urls.values()]
     return {name: sum(page.get(name, 0) for page in totals) for name in _WORK}
+
+
+def work_left(urls):
+    """What is still there at rest: releases travel in batches, behind the last answer."""
+    deadline = time.monotonic() + _REST_SECONDS
+    left = work_now(urls)
+    while any(left.values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = work_now(urls)
+    return left
 
 
 def slope(points):
