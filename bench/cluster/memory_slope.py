@@ -56,7 +56,6 @@ def work_left(urls):
     deadline = time.monotonic() + _REST_SECONDS
     left = work_now(urls)
     while any(left.values()) and time.monotonic() < deadline:
-        time.sleep(0.1)
         left = work_now(urls)
     return left
 
