@@ -154,6 +154,34 @@ TEST_F(AttentionTest, EveryShapeOfHeadsGivesTheReferencesBits) {
   }
 }
 
+// A few rows and keys in several splits, so that tools that watch every access come to an end.
+TEST_F(AttentionTest, SmallStepsOfEveryKindGiveTheReferencesBits) {
+  for (const int head_dim : {64, 128}) {
+    for (const int kv_block : {64, 128}) {
+      AttentionRig rig({.q_heads = 6,
+                        .kv_heads = 2,
+                        .head_dim = head_dim,
+                        .kv_block = kv_block,
+                        .split_kv_size = kv_block,
+                        .positions = 300,
+                        .rows = 64,
+                        .shuffle = 5});
+      const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 298, .end = 299},
+                                       {.slot = 1, .stream = 2, .begin = 140, .end = 167},
+                                       {.slot = 2, .stream = 3, .begin = 127, .end = 130},
+                                       {.slot = 3, .stream = 4, .begin = 0, .end = 1}};
+      const std::vector<float> reference = rig.Step(step, {.reference = true}, 3);
+      for (const auto products : {kWgmma, kMma}) {
+        for (const int rows : {64, 128}) {
+          const RigRun run{.schedule = {.products = products, .prefill_rows = rows}};
+          EXPECT_TRUE(BitwiseEqual(rig.Step(step, run, 3), reference, rig.row_width()))
+              << "heads of " << head_dim << ", blocks of " << kv_block << ", " << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
 TEST_F(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
   constexpr int kBatchMax = 256;
   AttentionRig rig({.q_heads = 8, .kv_heads = 2, .positions = 700, .sequences = kBatchMax});

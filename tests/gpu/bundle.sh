@@ -20,8 +20,8 @@ rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 cp "$build/services/cli/lockstep" "$build/tests/gpu/gpu_faulty_worker" "$bundle/bin/"
 if [ "${targets[0]}" = lockstep_gpu ]; then
-  for binary in "$build"/tests/gpu/*_test "$build"/bench/kernels/cuda/*_bench \
-                "$build"/bench/engine/engine_bench; do
+  for binary in "$build"/tests/gpu/*_test "$build"/tests/gpu/gpu_planted_fault \
+                "$build"/bench/kernels/cuda/*_bench "$build"/bench/engine/engine_bench; do
     cp "$binary" "$bundle/bin/"
   done
   cp tests/gpu/run.sh tests/gpu/sanitize.sh bench/kernels/cuda/run.py \

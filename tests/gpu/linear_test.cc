@@ -278,6 +278,34 @@ TEST_F(OwnKernelTest, EveryTilingGivesTheReferencesBits) {
   }
 }
 
+TEST_F(OwnKernelTest, AuditComputesARowOfASmallLayerAgain) {
+  constexpr int kRows = 5;
+  const LinearShape shape = DenseShape(128, 256, 2, DType::kBf16, true);
+  LinearRig rig(shape, kRows);
+  rig.ComputeExpected(true);
+  const LinearCall call = rig.Call(kRows, 0, nullptr);
+  auto audit = kernels::cuda::LinearAudit::Create(shape, true, 2);
+  ASSERT_TRUE(audit.ok()) << audit.status().message();
+  const kernels::Buffer step = testing::DeviceBytes(sizeof(uint64_t));
+  testing::CopyToDevice(std::vector<uint64_t>{3}, step.as<uint64_t>());
+  ASSERT_TRUE(audit->EnqueueBefore(call, step.as<uint64_t>(), nullptr).ok());
+  Must(kernels::cuda::LinearOnSm90({.shape = shape,
+                                    .tiling = 0,
+                                    .rows = kRows,
+                                    .weight = call.weight,
+                                    .bias = call.bias,
+                                    .x = call.x,
+                                    .y = call.y,
+                                    .accumulate = true},
+                                   nullptr));
+  ASSERT_TRUE(audit->EnqueueAfter(call, step.as<uint64_t>(), nullptr).ok());
+  uint64_t compared = 0;
+  const auto differing = audit->Check(call.weight, call.bias, compared, nullptr);
+  ASSERT_TRUE(differing.ok()) << differing.status().message();
+  EXPECT_EQ(compared, 128u);
+  EXPECT_EQ(*differing, 0u);
+}
+
 class CertificationTest : public testing::GpuTest {};
 
 // Seen with cuBLASLt 13.1 on an H200: an algorithm that reports no split of K follows another order

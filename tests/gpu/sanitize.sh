@@ -1,51 +1,88 @@
 #!/usr/bin/env bash
-# Runs the op tests under compute-sanitizer, on the host that has the GPU, and keeps the summaries.
-# Usage: sanitize.sh OUT.json   (in a bundle's directory; or tests/gpu/sanitize.sh in a built tree)
-# Every op runs small shapes that reach all of its kernels: a tool that watches every access makes
-# them a hundred times slower. The status says whether all was clean.
+# Runs the op tests under compute-sanitizer, on the host that has the GPU, and ends with a table.
+# Usage: sanitize.sh OUT.json [seconds]   (in a bundle's directory; or tests/gpu/sanitize.sh in a
+# built tree). `seconds` bounds each run, 240 unless given; several run at a time.
+# A tool that watches every access makes kernels a hundred times slower, so that each op runs the
+# cases whose small and odd shapes reach all of its kernels. Last, one planted fault for each tool,
+# which it must see. The status says whether all was clean and every fault seen.
 set -euo pipefail
-out=${1:?usage: sanitize.sh OUT.json}
+out=${1:?usage: sanitize.sh OUT.json [seconds]}
+seconds_max=${2:-240}
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$here/bin
 [ -d "$bin" ] || bin=$here/../../build/cuda/tests/gpu
 commit=$(cat "$here/COMMIT" 2>/dev/null || git -C "$here" rev-parse HEAD)
-seconds_max=120
+sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+if ! [ -x "$sanitizer" ]; then
+  echo "no compute-sanitizer on the PATH or in /usr/local/cuda/bin" >&2
+  exit 1
+fi
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
+tests=(gpu_rows_test gpu_logprobs_test gpu_sample_test gpu_attention_test gpu_linear_test)
+tools=(memcheck racecheck initcheck synccheck)
 filter_of() {
   case $1 in
-    gpu_attention_test) echo 'AttentionTest.EveryShapeOfHeads*:*.RowsOfPaddingAreZero' ;;
-    gpu_linear_test) echo 'LinearReferenceTest.*:OwnKernelTest.*' ;;
-    gpu_logprobs_test) echo '*.NonFiniteRowsFailAlone' ;;
     gpu_rows_test) echo '*.EveryRowHasTheContractsBits:*.CopiesRowsByIds' ;;
-    gpu_sample_test) echo '*.FailsRowsByTheirOwnNumbersAlone:*.TopPLeavesOut*' ;;
+    gpu_logprobs_test) echo '*.NonFiniteRowsFailAlone:*.HaveTheCpuBackendsBitsFor*' ;;
+    gpu_sample_test) echo '*.FailsRowsByTheir*:*.TopPLeavesOut*:*IdsForEveryVocabulary:*.NoiseHas*' ;;
+    gpu_attention_test) echo '*.SmallSteps*:*.RowsOfPaddingAreZero' ;;
+    gpu_linear_test) echo 'LinearReferenceTest.*:OwnKernelTest.*' ;;
   esac
 }
 
-failed=0
-runs=()
-for test in gpu_rows_test gpu_logprobs_test gpu_sample_test gpu_attention_test gpu_linear_test; do
-  for tool in memcheck racecheck initcheck synccheck; do
-    filter=$(filter_of "$test")
-    begin=$SECONDS
-    log=$(timeout "$seconds_max" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      --print-limit 3 "$bin/$test" --gtest_brief=1 --gtest_filter="$filter" 2>&1) && status=0 ||
-      status=$?
-    summary=$(grep -E 'SUMMARY' <<<"$log" | tail -n 1 | sed 's/^=* *//; s/"//g' || true)
-    [ "$status" = 124 ] && summary="no end within $seconds_max s"
-    tests=$(grep -oE '[0-9]+ tests? from .* ran' <<<"$log" | head -n 1 || true)
-    if [ "$status" != 0 ]; then
-      failed=1
-      grep -vE 'Host Frame|=========$' <<<"$log" | head -n 30
-    fi
-    echo "$test $tool: status $status, $summary, $((SECONDS - begin)) s"
-    runs+=("{\"test\": \"$test\", \"filter\": \"$filter\", \"tool\": \"$tool\", \
-\"status\": $status, \"ran\": \"$tests\", \"summary\": \"$summary\", \
-\"seconds\": $((SECONDS - begin))}")
+# Leaves log, status and seconds of `binary` with these arguments under a tool.
+run() {
+  local tool=$1 test=$2 begin=$SECONDS status=0
+  shift
+  timeout "$seconds_max" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 3 \
+    "$bin/$@" > "$logs/$test.$tool" 2>&1 || status=$?
+  echo "$status $((SECONDS - begin))" > "$logs/$test.$tool.status"
+}
+
+# One process for every two cores: half of a run is the tool's work on the host.
+jobs_max=$((($(nproc) + 1) / 2))
+queue() {
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs_max" ]; do wait -n; done
+  run "$@" &
+}
+for tool in "${tools[@]}"; do queue "$tool" gpu_planted_fault "$tool"; done
+# The slowest tool first.
+for tool in racecheck initcheck memcheck synccheck; do
+  for test in "${tests[@]}"; do
+    queue "$tool" "$test" --gtest_brief=1 --gtest_filter="$(filter_of "$test")"
   done
 done
+wait
+
+failed=0
+runs=()
+# Adds a run to the table and the record; it must have ended with status `wanted`.
+report() {
+  local test=$1 tool=$2 wanted=$3 log=$logs/$1.$2 status seconds summary verdict=ok
+  read -r status seconds < "$log.status"
+  summary=$(grep -E 'SUMMARY' "$log" | tail -n 1 | sed 's/^=* *//; s/"//g' || true)
+  [ "$status" != 124 ] || summary="no end within $seconds_max s"
+  if [ "$status" != "$wanted" ]; then
+    failed=1
+    verdict=FAILED
+    grep -vE 'Host Frame|=========$' "$log" | head -n 40
+  fi
+  table+=$(printf '%-18s %-9s %-6s %4s s  %s' "$test" "$tool" "$verdict" "$seconds" "$summary")$'\n'
+  runs+=("{\"test\": \"$test\", \"filter\": \"$(filter_of "$test")\", \"tool\": \"$tool\", \
+\"verdict\": \"$verdict\", \"status\": $status, \"seconds\": $seconds, \
+\"ran\": \"$(grep -oE '[0-9]+ tests? from .* ran' "$log" | head -n 1 || true)\", \
+\"summary\": \"$summary\"}")
+}
+table=
+for test in "${tests[@]}"; do
+  for tool in "${tools[@]}"; do report "$test" "$tool" 0; done
+done
+for tool in "${tools[@]}"; do report gpu_planted_fault "$tool" 9; done
 
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader --id=0)
-version=$(compute-sanitizer --version | grep -oE 'version .*' | head -n 1)
+version=$("$sanitizer" --version | grep -oE 'version .*' | head -n 1)
 {
   printf '{"context": {"commit": "%s", "gpu": "%s", "compute_sanitizer": "%s", ' \
     "$commit" "$gpu" "$version"
@@ -54,4 +91,5 @@ version=$(compute-sanitizer --version | grep -oE 'version .*' | head -n 1)
   (IFS=$'\n' && printf '%s' "${runs[*]}") | sed '$!s/$/,/'
   printf '\n]}\n'
 } > "$out"
+printf '%s' "$table"
 exit $failed
