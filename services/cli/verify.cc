@@ -1,8 +1,12 @@
 #include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "services/cli/bench/bench_report.h"
 #include "services/cli/cluster/cluster_layout.h"
@@ -39,24 +43,31 @@ std::string RunDirOf(const std::string& target) {
   return DefaultRunDir(port);
 }
 
-absl::Status RunModes(const std::string& wanted, Subject* subject, const VerifyOptions& options) {
-  std::vector<std::string> failures;
-  int ran = 0;
+// `wanted` is "all" or names divided by commas; the modes run in their own order.
+absl::StatusOr<std::vector<Mode>> ModesOf(const std::string& wanted) {
+  if (wanted == "all") return std::vector<Mode>(std::begin(kModes), std::end(kModes));
+  std::set<std::string> names = absl::StrSplit(wanted, ',');
+  std::vector<Mode> modes;
   for (const Mode& mode : kModes) {
-    if (wanted != "all" && wanted != mode.name) continue;
-    ++ran;
+    if (names.erase(mode.name) > 0) modes.push_back(mode);
+  }
+  if (names.empty()) return modes;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--mode: '", *names.begin(), "' is none of all, ",
+      absl::StrJoin(kModes, ", ",
+                    [](std::string* out, const Mode& mode) { absl::StrAppend(out, mode.name); })));
+}
+
+absl::Status RunModes(const std::vector<Mode>& modes, Subject* subject,
+                      const VerifyOptions& options) {
+  std::vector<std::string> failures;
+  const size_t ran = modes.size();
+  for (const Mode& mode : modes) {
     const absl::Status status = mode.verify(subject, options);
     if (!status.ok()) failures.push_back(std::string(status.message()));
   }
-  if (ran == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--mode: '", wanted, "' is none of all, ",
-                     absl::StrJoin(kModes, ", ", [](std::string* out, const Mode& mode) {
-                       absl::StrAppend(out, mode.name);
-                     })));
-  }
   if (failures.empty()) {
-    std::printf("%d of %d modes held\n", ran, ran);
+    std::printf("%zu of %zu modes held\n", ran, ran);
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
@@ -77,7 +88,7 @@ absl::Status RunVerify(const Arguments& arguments) {
   connect.AddTo(&flags);
   flags.Add("mode", &mode,
             "single, mixed, prefix, radix_cache, prefill_vs_decode, neighbours, long, "
-            "preemption, failover or all");
+            "preemption, failover, several of them divided by commas, or all");
   flags.Add("trials", &options.trials, "samples of each prompt");
   flags.Add("long_prompt_tokens", &options.long_prompt_tokens, "prompt of mode long");
   flags.Add("long_new_tokens", &options.long_new_tokens, "answer of mode long");
@@ -89,10 +100,11 @@ absl::Status RunVerify(const Arguments& arguments) {
   if (options.long_prompt_tokens < 1 || options.long_new_tokens < 1) {
     return absl::InvalidArgumentError("--long_prompt_tokens and --long_new_tokens are at least 1");
   }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Mode> modes, ModesOf(mode));
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
   client::RolloutClient cluster(connect.Options());
   LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
-  const absl::Status held = RunModes(mode, &subject, options);
+  const absl::Status held = RunModes(modes, &subject, options);
   if (out.empty()) return held;
   nlohmann::ordered_json report = NewReport("verify", mode, arguments);
   report["model"] = subject.info().model();

@@ -10,6 +10,9 @@ namespace lockstep::faults {
 // Attention splits the KV in another way when the step holds more than one sequence.
 worker::WorkerHooks SplitByBatch();
 
+// Linear layers whose inputs are cut into segments have twice as many of them in such a step.
+worker::WorkerHooks SegmentsByBatch();
+
 // A drawn row is scaled by a slightly other temperature while a neighbour in the step is greedy or
 // cut by top-p.
 worker::WorkerHooks SamplingBranchByNeighbour();

@@ -1,17 +1,20 @@
 // A worker with a planted fault, to join a real cluster on a GPU: what looks for such faults has to
 // find it there too. Usage: gpu_faulty_worker FAULT CONFIG
-//   split_by_batch   attention splits the KV in another way when a step holds several sequences
+//   split_by_batch   attention splits the KV, and linear layers their inputs, in another way when a
+//                    step holds several sequences: each by itself is tested in tests/faults
 //   lost_device      the device is lost for good after some hundred tokens
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/config/text_proto.h"
 #include "common/rpc/signal_waiter.h"
+#include "kernels/api/kernel_set.h"
 #include "lockstep/config/v1/config.pb.h"
 #include "services/worker/worker_server.h"
 #include "tests/faults/altering_executor.h"
@@ -38,8 +41,15 @@ class LostDeviceExecutor final : public faults::AlteringExecutor {
   int tokens_ = 0;
 };
 
+worker::WorkerHooks SplitAllByBatch() {
+  return {.wrap_kernels = [attention = faults::SplitByBatch(), linear = faults::SegmentsByBatch()](
+                              std::unique_ptr<kernels::KernelSet> inner) {
+    return attention.wrap_kernels(linear.wrap_kernels(std::move(inner)));
+  }};
+}
+
 absl::StatusOr<worker::WorkerHooks> HooksOf(const std::string& fault) {
-  if (fault == "split_by_batch") return faults::SplitByBatch();
+  if (fault == "split_by_batch") return SplitAllByBatch();
   if (fault == "lost_device") {
     return worker::WorkerHooks{.wrap_executor = faults::WrapExecutorIn<LostDeviceExecutor>()};
   }

@@ -161,6 +161,7 @@ void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 std::vector<Fault> Faults() {
   return {
       {"split_by_batch", faults::SplitByBatch(), cli::VerifyMixed, AloneAndInABatch},
+      {"segments_by_batch", faults::SegmentsByBatch(), cli::VerifyMixed, AloneAndInABatch},
       {"sampling_branch_by_neighbour", faults::SamplingBranchByNeighbour(), cli::VerifyNeighbours,
        AloneAndBesideGreedyOnes},
       {"stale_prefix_hit", faults::StalePrefixHit(kSplit), cli::VerifyRadixCache,

@@ -88,6 +88,27 @@ std::vector<Variant> Variants() {
   };
 }
 
+// `trials` of each, with as many answers at once as all grow to their end side by side, and prompts
+// in what those leave of the KV, so that none is preempted and computed again.
+std::vector<Load> LoadsThatFit(const Subject& subject, const Job& long_prompt,
+                               int64_t prompt_tokens, const Job& long_answer, int64_t answer_tokens,
+                               int64_t trials) {
+  const int64_t workers = static_cast<int64_t>(subject.workers().size());
+  const int64_t kv = subject.kv_tokens();
+  // A sequence ends in a block of its own.
+  const int64_t prompt_kv = prompt_tokens + kShortAnswer + subject.block_tokens();
+  const int64_t answer_kv =
+      answer_tokens + long_answer.request.prompt_ids().ids_size() + subject.block_tokens();
+  const int64_t answers = std::clamp((kv - prompt_kv) / answer_kv, int64_t{1},
+                                     std::max<int64_t>(1, (trials + workers - 1) / workers));
+  const int64_t prompts = std::max<int64_t>(1, (kv - answers * answer_kv) / prompt_kv);
+  const int64_t count = std::max(workers, trials);
+  return {{.jobs = JobsInTurn(subject, {long_answer}, count),
+           .at_once = static_cast<size_t>(workers * answers)},
+          {.jobs = JobsInTurn(subject, {long_prompt}, count),
+           .at_once = static_cast<size_t>(workers * prompts)}};
+}
+
 }  // namespace
 
 absl::Status VerifySingle(Subject* subject, const VerifyOptions& options) {
@@ -181,12 +202,8 @@ absl::Status VerifyLong(Subject* subject, const VerifyOptions& options) {
     // Samples that shared their prompt's KV would not be prefilled in chunks.
     kinds.back().request.set_disable_prefix_cache(true);
   }
-  // As many as fit at once, so that none is preempted and computed again.
-  const int64_t workers = static_cast<int64_t>(subject->workers().size());
-  const int64_t fit = workers * subject->kv_tokens() / (prompt_tokens + new_tokens);
-  const int64_t count = std::max(workers, std::min(options.trials, fit));
-  const std::vector<Job> jobs = JobsInTurn(*subject, kinds, count);
-  LOCKSTEP_RETURN_IF_ERROR(proof.Run(jobs, jobs.size()));
+  LOCKSTEP_RETURN_IF_ERROR(proof.Run(
+      LoadsThatFit(*subject, kinds[0], prompt_tokens, kinds[1], new_tokens, options.trials)));
   proof.RequireBatchAbove(1);
   proof.Require("splits of the longest sequence",
                 static_cast<double>(std::max(prompt_tokens, new_tokens) / subject->split_tokens()));

@@ -36,18 +36,30 @@ absl::StatusOr<size_t> Proof::Expect(const std::string& label, const v1::Generat
 size_t Proof::AddPrompt(const std::string& label, const std::string& expected_bits) {
   Prompt prompt;
   prompt.label = label;
+  prompt.expected_bits = expected_bits;
   prompt.samples_by_bits[expected_bits] = 0;
   prompts_.push_back(std::move(prompt));
   return prompts_.size() - 1;
 }
 
 absl::Status Proof::Run(const std::vector<Job>& jobs, size_t at_once) {
-  std::vector<v1::GenerateRequest> requests;
-  for (const Job& job : jobs) requests.push_back(job.request);
-  const auto batch = client::GenerateBatch::Start(*subject_->cluster(), std::move(requests),
-                                                  {.in_flight_max = at_once});
-  const auto answers = batch->Wait();
-  for (size_t i = 0; i < jobs.size(); ++i) LOCKSTEP_RETURN_IF_ERROR(Add(jobs[i], answers[i]));
+  return Run({{.jobs = jobs, .at_once = at_once}});
+}
+
+absl::Status Proof::Run(const std::vector<Load>& loads) {
+  std::vector<std::shared_ptr<client::GenerateBatch>> batches;
+  for (const Load& load : loads) {
+    std::vector<v1::GenerateRequest> requests;
+    for (const Job& job : load.jobs) requests.push_back(job.request);
+    batches.push_back(client::GenerateBatch::Start(*subject_->cluster(), std::move(requests),
+                                                   {.in_flight_max = load.at_once}));
+  }
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const auto answers = batches[i]->Wait();
+    for (size_t j = 0; j < answers.size(); ++j) {
+      LOCKSTEP_RETURN_IF_ERROR(Add(loads[i].jobs[j], answers[j]));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -67,6 +79,9 @@ void Proof::AddSample(size_t prompt, const std::string& bits, const std::string&
   Prompt& mine = prompts_[prompt];
   ++mine.samples;
   ++mine.samples_by_bits[bits];
+  auto& of_worker = mine.samples_by_worker[worker];
+  of_worker.try_emplace(mine.expected_bits, 0);
+  ++of_worker[bits];
   ++samples_by_worker_[worker];
   if (difference.has_value() && mine.first_difference.empty()) {
     mine.first_difference = absl::StrCat("on ", worker, ": ", *difference);
@@ -91,6 +106,9 @@ void Proof::PrintPrompts() {
     if (prompt.samples == 0) failures_.push_back(prompt.label + " has no samples");
     if (prompt.samples_by_bits.size() == 1) continue;
     failures_.push_back(prompt.label + " is not deterministic");
+    for (const auto& [worker, samples] : prompt.samples_by_worker) {
+      std::printf("    unique samples of %s: %zu\n", worker.c_str(), samples.size());
+    }
     std::printf("    first difference from the quiet run, %s\n", prompt.first_difference.c_str());
   }
 }
@@ -139,9 +157,15 @@ void Proof::Record(absl::Duration took) {
                                    {"seconds", absl::ToDoubleSeconds(took)},
                                    {"failures", failures_}};
   for (const Prompt& prompt : prompts_) {
-    record["prompts"].push_back({{"prompt", prompt.label},
-                                 {"samples", prompt.samples},
-                                 {"unique", prompt.samples_by_bits.size()}});
+    nlohmann::ordered_json row = {{"prompt", prompt.label},
+                                  {"samples", prompt.samples},
+                                  {"unique", prompt.samples_by_bits.size()}};
+    for (const auto& [worker, samples] : prompt.samples_by_worker) {
+      int64_t count = 0;
+      for (const auto& [bits, of_bits] : samples) count += of_bits;
+      row["by_worker"][worker] = {{"samples", count}, {"unique", samples.size()}};
+    }
+    record["prompts"].push_back(std::move(row));
   }
   record["samples_by_worker"] = samples_by_worker_;
   for (const auto& [what, count] : evidence_) record["evidence"][what] = count;

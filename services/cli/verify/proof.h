@@ -21,6 +21,12 @@ struct Job {
   v1::GenerateRequest request;
 };
 
+// Jobs, and how many of them run at a time.
+struct Load {
+  std::vector<Job> jobs;
+  size_t at_once = 1;
+};
+
 // The proof of one mode: expected bits first, each from a run alone and without cache; then samples
 // under load; then evidence that the load was what it claims to be. One thread.
 //
@@ -43,6 +49,8 @@ class Proof {
 
   // Runs all jobs, `at_once` of them at a time, and compares their answers.
   absl::Status Run(const std::vector<Job>& jobs, size_t at_once);
+  // Runs loads side by side.
+  absl::Status Run(const std::vector<Load>& loads);
   // Compares one answer that the caller got.
   absl::Status Add(const Job& job, const absl::StatusOr<v1::GenerateResponse>& answer);
   void AddSample(size_t prompt, const std::string& bits, const std::string& worker,
@@ -70,6 +78,9 @@ class Proof {
     std::string label;
     v1::Sample expected;
     std::map<std::string, int64_t> samples_by_bits;  // The expected bits are one of them.
+    std::string expected_bits;
+    // The same for the samples of each worker.
+    std::map<std::string, std::map<std::string, int64_t>> samples_by_worker;
     int64_t samples = 0;
     std::string first_difference;
   };

@@ -12,6 +12,7 @@
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/cli/verbs.h"
 #include "services/cli/verify/modes.h"
 #include "services/cli/verify/proof.h"
 
@@ -35,6 +36,7 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
   FakeGateway()
       : steps_(&registry_, "lockstep_worker_batch_sequences", "Sequences in a step.",
                metrics::PowerOfTwoBuckets(10)),
+        cuts_(&registry_, "lockstep_worker_prefill_cuts_total", "Chunks before the last."),
         exposer_(metrics::Exposer::Start("127.0.0.1:0", registry_).value()) {}
 
   void Plant(Fault fault) { fault_ = fault; }
@@ -45,16 +47,21 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
     for (const char* name : {"worker-0", "worker-1"}) {
       v1::WorkerInfo* worker = response->add_workers();
       worker->set_worker_id(name);
+      worker->set_kv_block_tokens(16);
+      worker->set_kv_blocks(64);
       worker->set_metrics_address(absl::StrCat("127.0.0.1:", exposer_->port()));
     }
     response->set_vocabulary(256);
+    response->set_context_tokens_max(4096);
+    response->mutable_fingerprint()->set_split_kv_size(64);
     return Finish(context);
   }
 
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
                                      const v1::GenerateRequest* request,
                                      v1::GenerateResponse* response) override {
-    const bool quiet = request->disable_prefix_cache();
+    // Runs that say what to expect leave the choice of a worker to the cluster.
+    const bool quiet = request->routing_key().empty();
     const bool second = base::Hash64(request->routing_key()) % 2 == 1 && !quiet;
     uint64_t answer = base::Hash64(absl::StrCat(request->prompt_ids().ShortDebugString(),
                                                 request->sampling().ShortDebugString()));
@@ -83,7 +90,10 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
     sample->set_token_ids(std::string(4, '\0'));
     sample->mutable_logprobs()->set_raw(
         std::string(reinterpret_cast<const char*>(&answer), sizeof(float)));
-    if (fault_ != Fault::kNoBatches && !quiet) steps_.Observe(64);
+    if (fault_ != Fault::kNoBatches && !quiet) {
+      steps_.Observe(64);
+      cuts_.Increment();
+    }
     return Finish(context);
   }
 
@@ -98,6 +108,7 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
   std::atomic<int> count_ = 0;
   metrics::Registry registry_;
   metrics::Histogram steps_;
+  metrics::Counter cuts_;
   std::unique_ptr<metrics::Exposer> exposer_;
 };
 
@@ -119,6 +130,47 @@ class VerifyProofTest : public ::testing::Test {
 TEST_F(VerifyProofTest, HoldsWithoutAFault) {
   EXPECT_EQ(ErrorOf(Fault::kNone, VerifySingle), "");
   EXPECT_EQ(ErrorOf(Fault::kNone, VerifyNeighbours), "");
+}
+
+TEST_F(VerifyProofTest, LongRunsEveryTrialThoughFewFitAtOnce) {
+  auto subject = Subject::Connect(&cluster_);
+  ASSERT_TRUE(subject.ok()) << subject.status();
+  constexpr int64_t kTrials = 50;
+  // One of each fills most of a worker's KV.
+  EXPECT_EQ(
+      VerifyLong(&*subject, {.trials = kTrials, .long_prompt_tokens = 500, .long_new_tokens = 400}),
+      absl::OkStatus());
+  ASSERT_EQ(subject->records().size(), 1u);
+  for (const auto& prompt : subject->records()[0]["prompts"]) {
+    EXPECT_EQ(prompt["samples"], kTrials) << prompt["prompt"];
+  }
+}
+
+TEST_F(VerifyProofTest, TheRecordTellsWhichWorkerDiffers) {
+  gateway_.Plant(Fault::kBitOfOneWorker);
+  auto subject = Subject::Connect(&cluster_);
+  ASSERT_TRUE(subject.ok()) << subject.status();
+  EXPECT_FALSE(VerifySingle(&*subject, {.trials = 4}).ok());
+  for (const auto& prompt : subject->records().at(0)["prompts"]) {
+    EXPECT_EQ(prompt["unique"], 2) << prompt["prompt"];
+    EXPECT_EQ(prompt["by_worker"]["worker-0"]["unique"], 1) << prompt["prompt"];
+    EXPECT_EQ(prompt["by_worker"]["worker-1"]["unique"], 2) << prompt["prompt"];
+  }
+}
+
+TEST_F(VerifyProofTest, RunsTheModesThatItIsGivenAndNoOthers) {
+  const auto verify = [this](const std::string& modes) {
+    return std::string(RunVerify({absl::StrCat("--target=127.0.0.1:", server_->port()),
+                                  "--mode=" + modes, "--trials=4"})
+                           .message());
+  };
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(verify("neighbours,single"), "");
+  const std::string printed = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(printed, ::testing::StartsWith("single\n"));
+  EXPECT_THAT(printed, HasSubstr("\nneighbours\n"));
+  EXPECT_THAT(printed, HasSubstr("2 of 2 modes held"));
+  EXPECT_THAT(verify("single,sinlge"), HasSubstr("'sinlge' is none of all, single, mixed"));
 }
 
 TEST_F(VerifyProofTest, OneBitOfOneWorkerFails) {

@@ -93,6 +93,7 @@ void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 std::vector<Fault> Faults() {
   return {
       {"split_by_batch", faults::SplitByBatch(), AloneAndAmongNeighbours},
+      {"segments_by_batch", faults::SegmentsByBatch(), AloneAndAmongNeighbours},
       {"sampling_branch_by_neighbour", faults::SamplingBranchByNeighbour(),
        AloneAndAmongNeighbours},
       {"stale_prefix_hit", faults::StalePrefixHit(kSplit), WholeAndBehindAPrefix},
