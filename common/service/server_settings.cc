@@ -35,6 +35,13 @@ absl::StatusOr<absl::Duration> SecondsOr(const char* field, double value, double
       absl::StrCat(field, ": ", value, " is outside [", low, ", ", high, "] seconds"));
 }
 
+absl::StatusOr<bool> IsNormalMode(const std::string& mode) {
+  if (mode.empty() || mode == "deterministic") return false;
+  if (mode == "normal") return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat("mode: \"", mode, "\" is neither deterministic nor normal"));
+}
+
 absl::Status CheckRequired(const char* field, const std::string& value) {
   if (!value.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": required, but not set"));

@@ -28,6 +28,8 @@ absl::StatusOr<int64_t> IntegerOr(const char* field, int64_t value, int64_t fall
                                   int64_t high);
 absl::StatusOr<absl::Duration> SecondsOr(const char* field, double value, double fallback,
                                          double low, double high);
+// Whether a field `mode` says "normal"; "deterministic" and nothing say that it does not.
+absl::StatusOr<bool> IsNormalMode(const std::string& mode);
 // INVALID_ARGUMENT when a required text field is empty.
 absl::Status CheckRequired(const char* field, const std::string& value);
 

@@ -52,6 +52,8 @@ absl::Status RunUp(const Arguments& arguments) {
   flags.Add("backend", &options.backend, "cpu or cuda; workers on one GPU share it");
   flags.Add("certificates", &options.certificates_path,
             "file of certificates for backend cuda; `lockstep certify` makes one");
+  flags.Add("mode", &options.mode,
+            "deterministic, or normal to measure what that costs (backend cuda)");
   flags.Add("workers", &workers, "worker processes");
   flags.Add("port", &port, "of the gateway; the others follow it. 0 takes free ports");
   flags.Add("run_dir", &options.run_dir,

@@ -30,6 +30,18 @@ absl::Status CheckRegistration(const WorkerRegistration& registration) {
   return absl::OkStatus();
 }
 
+// The first worker brings the contract, but not its mode: that is the operator's to choose.
+absl::Status CheckMode(const Contract& contract, bool expects_normal) {
+  const char* const other = expects_normal ? "MODE_DETERMINISTIC" : "MODE_NORMAL";
+  for (const ContractField& field : contract.fields) {
+    if (field.name != "mode" || field.value != other) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker's mode is ", other, ", and the scheduler's setting mode is \"",
+                     expects_normal ? "normal" : "deterministic", "\""));
+  }
+  return absl::OkStatus();
+}
+
 CutBounds BoundsWithoutPlan(const WorkerRegistry::Worker& worker) {
   return {.plan = {.split_kv_size = worker.split_kv_size},
           .kv_block_tokens = worker.capacity.kv_block_tokens};
@@ -84,6 +96,7 @@ absl::StatusOr<SchedulerCore::RegisterAnswer> SchedulerCore::Register(
   const absl::Time now = clock_->Now();
   const auto admit = [&]() -> absl::StatusOr<FingerprintGate::Decision> {
     LOCKSTEP_RETURN_IF_ERROR(CheckRegistration(registration));
+    LOCKSTEP_RETURN_IF_ERROR(CheckMode(registration.contract, options_.normal_mode));
     LOCKSTEP_RETURN_IF_ERROR(registry_.CheckAdd(registration));
     // Only the former life of the same worker may be in the way of a new contract. Within a lease
     // of a restart, workers of the old contract may still be on their way here.

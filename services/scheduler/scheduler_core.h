@@ -41,6 +41,7 @@ class SchedulerCore {
     absl::Duration ticket_expiry = absl::Seconds(5);
     absl::Duration control_timeout = absl::Seconds(3);  // For a worker's answer to a command.
     int64_t advance_tickets = 0;                        // Of one router on one worker at most.
+    bool normal_mode = false;                           // Of the workers that may join.
     AdmissionQueue::Options queue;
     Accounting::Options accounting;
     AbortedRequests::Options aborted;

@@ -12,6 +12,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const config::v1::Schedule
   LOCKSTEP_RETURN_IF_ERROR(service::CheckRequired("state_file", config.state_file()));
   options.state_file = config.state_file();
   SchedulerCore::Options& core = options.core;
+  LOCKSTEP_ASSIGN_OR_RETURN(core.normal_mode, service::IsNormalMode(config.mode()));
   LOCKSTEP_ASSIGN_OR_RETURN(
       core.lease, service::SecondsOr("lease_seconds", config.lease_seconds(), 3, 0.1, 60));
   // A worker that does not answer a command for a whole lease could as well be gone.

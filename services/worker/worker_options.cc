@@ -37,6 +37,10 @@ absl::Status CheckShape(const WorkerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("certificates_path: backend ", options.backend, " has no certificates"));
   }
+  if (options.backend != "cuda" && options.normal) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mode: backend ", options.backend, " has no normal mode"));
+  }
   return absl::OkStatus();
 }
 
@@ -55,6 +59,7 @@ absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& 
   o.backend = config.backend().empty() ? "cpu" : config.backend();
   o.certificates_path = config.certificates_path();
   o.prefix_cache = !config.disable_prefix_cache();
+  LOCKSTEP_ASSIGN_OR_RETURN(o.normal, service::IsNormalMode(config.mode()));
   LOCKSTEP_ASSIGN_OR_RETURN(o.threads, IntegerOr("threads", config.threads(), 0, 1, 1024));
   LOCKSTEP_ASSIGN_OR_RETURN(o.reduction_segments,
                             IntegerOr("reduction_segments", config.reduction_segments(), 1, 1, 64));

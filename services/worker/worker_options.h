@@ -28,6 +28,7 @@ struct WorkerOptions {
   int64_t waiting_max = 0;
   int64_t weight_version = 0;
   bool prefix_cache = true;
+  bool normal = false;  // Normal mode.
 };
 
 // Defaults follow the backend. INVALID_ARGUMENT names the field, its value and its range, or the

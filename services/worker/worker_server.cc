@@ -42,7 +42,8 @@ absl::StatusOr<LoadedModel> Load(const WorkerOptions& options, const WorkerHooks
     LOCKSTEP_ASSIGN_OR_RETURN(
         kernels, kernels::CreateKernelSet({.backend = options.backend,
                                            .threads = static_cast<int>(options.threads),
-                                           .certificates_path = options.certificates_path}));
+                                           .certificates_path = options.certificates_path,
+                                           .normal = options.normal}));
     if (hooks.wrap_kernels) kernels = hooks.wrap_kernels(std::move(kernels));
   }
   ModelOptions model_options = ModelOptionsOf(options);

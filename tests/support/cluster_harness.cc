@@ -11,6 +11,7 @@
 #include "common/rpc/channel_pool.h"
 #include "services/cli/cluster/local_ports.h"
 #include "services/client/metrics_page.h"
+#include "services/worker/model/model_name.h"
 
 namespace lockstep::testing {
 namespace {
@@ -67,6 +68,7 @@ absl::Status ClusterHarness::StartScheduler() {
   config::v1::SchedulerConfig config;
   *config.mutable_server() = Server(scheduler_port_, scheduler_metrics_);
   config.set_lease_seconds(options_.lease_seconds);
+  config.set_mode(options_.mode);
   config.set_state_file(directory_ + "/scheduler-state");
   config.set_reserve_horizon_tokens(options_.reserve_horizon_tokens);
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, scheduler::ReadSchedulerOptions(config));
@@ -89,14 +91,19 @@ absl::Status ClusterHarness::StartWorker(int index) {
   config.set_worker_id(absl::StrCat("worker-", index));
   config.set_scheduler(Address(scheduler_port_));
   config.set_model(options_.model);
+  config.set_backend(options_.backend);
+  config.set_certificates_path(options_.certificates_path);
+  config.set_mode(options_.mode);
   config.set_threads(1);
   config.set_kv_bytes(options_.kv_bytes);
   config.set_sequences_max(options_.sequences_max);
   config.set_split_kv_size(options_.split_kv_size);
   config.set_chunk_tokens(options_.chunk_tokens);
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, worker::ReadWorkerOptions(config));
-  LOCKSTEP_ASSIGN_OR_RETURN(workers_[index],
-                            worker::WorkerServer::Start(std::move(read), options_.worker_hooks));
+  const bool hooked = options_.hooked_worker < 0 || options_.hooked_worker == index;
+  LOCKSTEP_ASSIGN_OR_RETURN(workers_[index], worker::WorkerServer::Start(
+                                                 std::move(read), hooked ? options_.worker_hooks
+                                                                         : worker::WorkerHooks{}));
   return absl::OkStatus();
 }
 
@@ -108,7 +115,7 @@ absl::Status ClusterHarness::Start() {
   *config.mutable_server() = Server(gateway_port_, gateway_metrics_);
   config.add_routers(Address(router_port_));
   config.set_scheduler(Address(scheduler_port_));
-  if (options_.model != "null:") config.set_tokenizer_dir(options_.model);
+  if (worker::NamesDirectory(options_.model)) config.set_tokenizer_dir(options_.model);
   config.set_sequences_max(options_.gateway_sequences_max);
   config.set_stream_slots_total(options_.stream_slots_total);
   config.set_orphan_grace_seconds(options_.orphan_grace_seconds);

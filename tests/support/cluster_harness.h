@@ -22,6 +22,9 @@ class ClusterHarness {
  public:
   struct Options {
     std::string model = "null:";
+    std::string backend = "cpu";
+    std::string certificates_path;
+    std::string mode;  // Of the workers and the scheduler; empty is the default.
     int workers = 2;
     int64_t kv_bytes = int64_t{16} << 20;
     int64_t sequences_max = 64;
@@ -33,7 +36,8 @@ class ClusterHarness {
     int64_t stream_slots_total = 4096;
     double orphan_grace_seconds = 30;
     double stream_idle_timeout_seconds = 60;
-    worker::WorkerHooks worker_hooks;  // Of every worker.
+    worker::WorkerHooks worker_hooks;  // Of every worker, or of hooked_worker alone.
+    int hooked_worker = -1;
   };
   explicit ClusterHarness(Options options);
   ~ClusterHarness();

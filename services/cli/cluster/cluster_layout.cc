@@ -57,6 +57,7 @@ config::v1::WorkerConfig WorkerConfigOf(const ClusterOptions& options, const Mem
   config.set_model(options.model);
   config.set_backend(options.backend);
   config.set_certificates_path(options.certificates_path);
+  config.set_mode(options.mode);
   const int64_t cores = std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
   config.set_threads(options.threads > 0 ? options.threads
                                          : std::max<int64_t>(1, cores / options.workers));
@@ -144,6 +145,7 @@ absl::StatusOr<ClusterLayout> MakeLayout(const ClusterOptions& given) {
   config::v1::SchedulerConfig scheduler_config;
   scheduler_config.set_state_file(layout.run_dir + "/scheduler.state");
   scheduler_config.set_reserve_horizon_tokens(options.reserve_horizon_tokens);
+  scheduler_config.set_mode(options.mode);
   Finish(options, scheduler_config, &scheduler);
   config::v1::RouterConfig router_config;
   router_config.set_scheduler(scheduler.address());

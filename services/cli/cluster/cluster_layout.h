@@ -13,6 +13,7 @@ struct ClusterOptions {
   std::string model;                   // Hugging Face directory, "null:" or "random:SHAPE".
   std::string backend = "cpu";         // Of the workers.
   std::string certificates_path;       // Of backend cuda; empty keeps none.
+  std::string mode;                    // Empty: deterministic.
   int workers = 2;                     // [1, 64]
   int port = 0;                        // Of the gateway; 0 takes free ports for everything.
   std::string run_dir;                 // Empty: derived from the port.

@@ -111,6 +111,20 @@ TEST_F(SchedulerCoreTest, RepeatedRegistrationIsHarmless) {
   EXPECT_EQ(core_->state().running_sequences, 1);
 }
 
+TEST_F(SchedulerCoreTest, AWorkerInAnotherModeThanExpectedNeverJoins) {
+  WorkerRegistration normal = RegistrationOf("a");
+  normal.contract.fields.push_back({"mode", "MODE_NORMAL"});
+  const absl::Status refused = core_->Register(normal).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("MODE_NORMAL"));
+  options_.normal_mode = true;
+  Restart();
+  EXPECT_TRUE(core_->Register(normal).ok());
+  WorkerRegistration other = RegistrationOf("b");
+  other.contract.fields.push_back({"mode", "MODE_DETERMINISTIC"});
+  EXPECT_EQ(core_->Register(other).status().code(), StatusCode::kFailedPrecondition);
+}
+
 TEST_F(SchedulerCoreTest, MisalignedOrTicketlessCutIsCountedAndRevokesTheLease) {
   Join("a");
   Join("b");

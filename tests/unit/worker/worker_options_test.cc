@@ -59,6 +59,19 @@ TEST(WorkerOptionsTest, RefusesByName) {
   ExpectRefused(config, "chunk_tokens: 1000");
 }
 
+TEST(WorkerOptionsTest, NormalModeIsAskedForByNameAndOnADeviceAlone) {
+  config::v1::WorkerConfig config = Config("cuda");
+  EXPECT_FALSE(ReadWorkerOptions(config)->normal);
+  config.set_mode("deterministic");
+  EXPECT_FALSE(ReadWorkerOptions(config)->normal);
+  config.set_mode("normal");
+  EXPECT_TRUE(ReadWorkerOptions(config)->normal);
+  config.set_backend("cpu");
+  ExpectRefused(config, "mode: backend cpu");
+  config.set_mode("fast");
+  ExpectRefused(config, "mode: \"fast\"");
+}
+
 TEST(WorkerOptionsTest, CertificatesBelongToTheCudaBackend) {
   config::v1::WorkerConfig config = Config("cuda");
   config.set_certificates_path("/tmp/certificates");
