@@ -6,8 +6,9 @@
 namespace lockstep::kernels {
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
-  return cuda::CreateCudaKernelSet(
-      {.certificates_path = options.certificates_path, .normal = options.normal});
+  return cuda::CreateCudaKernelSet({.certificates_path = options.certificates_path,
+                                    .normal = options.normal,
+                                    .audit = options.audit});
 }
 
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& options,

@@ -18,6 +18,8 @@ struct BackendOptions {
   std::string certificates_path;
   // Normal mode: whatever is fastest, in whatever order it adds. The CPU backend has none.
   bool normal = false;
+  // The CUDA backend audits itself; off to measure what that costs.
+  bool audit = true;
 };
 
 // Makes the ops of one rank. FAILED_PRECONDITION when this binary was built without the backend,

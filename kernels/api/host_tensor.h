@@ -9,7 +9,8 @@
 
 namespace lockstep::kernels {
 
-// A row-major tensor in host memory, as a checkpoint stores it. Does not own `data`.
+// A row-major tensor, as a checkpoint stores it. Does not own `data`, which lies in host memory, or
+// in that of the backend that drew it.
 struct HostTensor {
   std::string name;  // For error messages, for example "model.layers.0.mlp.down_proj.weight".
   const void* data = nullptr;

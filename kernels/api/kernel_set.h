@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/attention.h"
+#include "kernels/api/audit.h"
 #include "kernels/api/buffer.h"
+#include "kernels/api/draw.h"
 #include "kernels/api/dtype.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/host_tensor.h"
@@ -103,11 +105,19 @@ class KernelSet {
   }
   virtual void Replay(const CapturedOps& /*ops*/) {}
 
+  // Before the ops of each step. A backend that audits itself looks at one of them, which of them
+  // when it is enqueued or captured; what it finds later is an error like that of a lost device.
+  virtual void BeginStep() {}
+  virtual AuditCounts audit() const { return {}; }
+
   // Weights. Shapes were checked by the caller; `segments` divides the inputs of a row-parallel
   // layer and is 1 otherwise. Several tensors are stacked along outputs (q, k, v; gate, up).
   virtual absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(
       std::span<const HostTensor> weights, std::span<const HostTensor> biases, int segments) = 0;
-  virtual absl::StatusOr<Buffer> UploadTable(const HostTensor& table) = 0;    // For Embedding.
+  virtual absl::StatusOr<Buffer> UploadTable(const HostTensor& table) = 0;  // For Embedding.
+  // Whether Draw works, and bf16 matrices may lie in the backend's memory before they are packed.
+  virtual bool draws() const { return false; }
+  virtual void Draw(const DrawArgs& /*args*/) {}
   virtual absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) = 0;  // To fp32.
   virtual absl::StatusOr<Buffer> MakeRopeTable(const RopeParameters& parameters) = 0;
   // Once, after all weights are packed and before there are activations and a KV pool: chooses what

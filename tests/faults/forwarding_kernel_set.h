@@ -32,6 +32,8 @@ class ForwardingKernelSet : public kernels::KernelSet {
   absl::StatusOr<kernels::Buffer> AllocateHost(size_t bytes, std::string_view purpose) override {
     return inner_->AllocateHost(bytes, purpose);
   }
+  void BeginStep() override { inner_->BeginStep(); }
+  kernels::AuditCounts audit() const override { return inner_->audit(); }
   uint64_t Mark() override { return inner_->Mark(); }
   absl::Status WaitFor(uint64_t mark) override { return inner_->WaitFor(mark); }
 
@@ -43,6 +45,8 @@ class ForwardingKernelSet : public kernels::KernelSet {
   absl::StatusOr<kernels::Buffer> UploadTable(const kernels::HostTensor& table) override {
     return inner_->UploadTable(table);
   }
+  bool draws() const override { return inner_->draws(); }
+  void Draw(const kernels::DrawArgs& args) override { inner_->Draw(args); }
   absl::StatusOr<kernels::Buffer> UploadVector(const kernels::HostTensor& vector) override {
     return inner_->UploadVector(vector);
   }

@@ -1,7 +1,9 @@
 #include "tests/gpu/linear_rig.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "common/base/check.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/philox_data.h"
@@ -42,6 +44,19 @@ void Upload(const std::vector<uint16_t>& host, kernels::Buffer& buffer) {
 }
 
 }  // namespace
+
+cublasLtHandle_t Handle() {
+  static const kernels::cuda::LtHandle handle = kernels::cuda::CreateLtHandle().value();
+  return handle.get();
+}
+
+kernels::cuda::CertificateTable Certified(const std::vector<LinearShape>& shapes,
+                                          std::vector<int> ladder) {
+  auto table = kernels::cuda::LoadOrCertify(
+      Handle(), {.shapes = shapes, .options = {.ladder = std::move(ladder)}, .path = ""});
+  LOCKSTEP_CHECK(table.ok()) << table.status().message();
+  return *std::move(table);
+}
 
 LinearShape DenseShape(int outputs, int inputs, int segments, DType output, bool bias) {
   return {.outputs = outputs,

@@ -15,6 +15,11 @@ kernels::cuda::LinearShape DenseShape(int outputs, int inputs, int segments = 1,
                                       kernels::DType output = kernels::DType::kBf16,
                                       bool bias = false);
 
+// The library's handle, made once.
+cublasLtHandle_t Handle();
+kernels::cuda::CertificateTable Certified(const std::vector<kernels::cuda::LinearShape>& shapes,
+                                          std::vector<int> ladder);
+
 // A batch in which every other row is one and the same probe, and those between are random, huge
 // or NaN. Started one row later, the probe stands at the other half of the places: two products
 // show it at every place, always beside hostile neighbours.

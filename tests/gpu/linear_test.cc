@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/linear/certifier.h"
-#include "kernels/cuda/linear/linear_audit.h"
 #include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/linear/linear_plan.h"
 #include "kernels/cuda/linear/linear_sm90.h"
@@ -36,25 +35,14 @@ using kernels::cuda::LinearCall;
 using kernels::cuda::LinearPlan;
 using kernels::cuda::LinearRung;
 using kernels::cuda::LinearShape;
+using testing::Certified;
 using testing::DenseShape;
+using testing::Handle;
 using testing::LinearRig;
 using testing::Must;
 
 constexpr int kRowsMax = 8192;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-
-// The library's handle, made once.
-cublasLtHandle_t Handle() {
-  static const kernels::cuda::LtHandle handle = kernels::cuda::CreateLtHandle().value();
-  return handle.get();
-}
-
-CertificateTable Certified(const std::vector<LinearShape>& shapes, std::vector<int> ladder) {
-  auto table = kernels::cuda::LoadOrCertify(
-      Handle(), {.shapes = shapes, .options = {.ladder = std::move(ladder)}, .path = ""});
-  LOCKSTEP_CHECK(table.ok()) << table.status().message();
-  return *std::move(table);
-}
 
 // y by the reference, widened.
 std::vector<float> Reference(const LinearShape& shape, int rows, const std::vector<uint16_t>& x,
@@ -278,34 +266,6 @@ TEST_F(OwnKernelTest, EveryTilingGivesTheReferencesBits) {
   }
 }
 
-TEST_F(OwnKernelTest, AuditComputesARowOfASmallLayerAgain) {
-  constexpr int kRows = 5;
-  const LinearShape shape = DenseShape(128, 256, 2, DType::kBf16, true);
-  LinearRig rig(shape, kRows);
-  rig.ComputeExpected(true);
-  const LinearCall call = rig.Call(kRows, 0, nullptr);
-  auto audit = kernels::cuda::LinearAudit::Create(shape, true, 2);
-  ASSERT_TRUE(audit.ok()) << audit.status().message();
-  const kernels::Buffer step = testing::DeviceBytes(sizeof(uint64_t));
-  testing::CopyToDevice(std::vector<uint64_t>{3}, step.as<uint64_t>());
-  ASSERT_TRUE(audit->EnqueueBefore(call, step.as<uint64_t>(), nullptr).ok());
-  Must(kernels::cuda::LinearOnSm90({.shape = shape,
-                                    .tiling = 0,
-                                    .rows = kRows,
-                                    .weight = call.weight,
-                                    .bias = call.bias,
-                                    .x = call.x,
-                                    .y = call.y,
-                                    .accumulate = true},
-                                   nullptr));
-  ASSERT_TRUE(audit->EnqueueAfter(call, step.as<uint64_t>(), nullptr).ok());
-  uint64_t compared = 0;
-  const auto differing = audit->Check(call.weight, call.bias, compared, nullptr);
-  ASSERT_TRUE(differing.ok()) << differing.status().message();
-  EXPECT_EQ(compared, 128u);
-  EXPECT_EQ(*differing, 0u);
-}
-
 class CertificationTest : public testing::GpuTest {};
 
 // Seen with cuBLASLt 13.1 on an H200: an algorithm that reports no split of K follows another order
@@ -403,53 +363,6 @@ TEST_F(CertificationTest, AFileServesTheSameEnvironmentAndNoOther) {
   ASSERT_TRUE(renewed.ok());
   EXPECT_EQ(renewed->Ladder(shape).front()->rows, 16);
   std::remove(path.c_str());
-}
-
-// A graph watches itself: every step saves another row, and the reference computes it again. The
-// same graph with a fault of one bit in every row is caught in its first step.
-TEST_F(CertificationTest, AuditSeesOneBitOfARow) {
-  constexpr int kRows = 40;
-  constexpr int kSteps = 6;
-  for (const int segments : {1, 2}) {
-    const LinearShape shape = DenseShape(1024, 1024, segments);
-    const CertificateTable table = Certified({shape}, {16, 64});
-    const auto plan = LinearPlan::Create(Handle(), table, shape);
-    ASSERT_TRUE(plan.ok());
-    LinearRig rig(shape, 64);
-    rig.ProvideWorkspace(plan->WorkspaceBytes(64, true));
-    rig.ComputeExpected(true);
-    const kernels::Buffer step = testing::DeviceBytes(sizeof(uint64_t));
-    const kernels::cuda::Stream stream = kernels::cuda::CreateStream().value();
-    for (const bool fault : {false, true}) {
-      auto audit = kernels::cuda::LinearAudit::Create(shape, true, 4);
-      ASSERT_TRUE(audit.ok()) << audit.status().message();
-      LinearCall call;
-      auto graph = kernels::cuda::TimedGraph::Capture(
-          1,
-          [&](int, cudaStream_t on) {
-            call = rig.Call(kRows, 0, on);
-            EXPECT_TRUE(audit->EnqueueBefore(call, step.as<uint64_t>(), on).ok());
-            EXPECT_TRUE(plan->Run(call, on).ok());
-            for (size_t row = 0; fault && row < kRows; ++row) {
-              Must(testing::FlipBit(call.y, (row * 1024 + 700) * 16, on));
-            }
-            return audit->EnqueueAfter(call, step.as<uint64_t>(), on);
-          },
-          stream.get());
-      ASSERT_TRUE(graph.ok()) << graph.status().message();
-      for (uint64_t number = 0; number < kSteps; ++number) {
-        testing::CopyToDevice(std::vector<uint64_t>{number}, step.as<uint64_t>());
-        ASSERT_TRUE(graph->Replay().ok());
-      }
-      uint64_t compared = 0;
-      const auto differing = audit->Check(call.weight, nullptr, compared, stream.get());
-      ASSERT_TRUE(differing.ok()) << differing.status().message();
-      EXPECT_EQ(compared, 4u * 1024) << "the last four steps";
-      EXPECT_EQ(*differing, fault ? 4u : 0u);
-      ASSERT_TRUE(audit->Check(call.weight, nullptr, compared, stream.get()).ok());
-      EXPECT_EQ(compared, 0u) << "a check empties the ring";
-    }
-  }
 }
 
 TEST(CertificateTableTest, SurvivesItsTextAndNoChangeOfIt) {

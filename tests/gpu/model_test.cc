@@ -84,6 +84,15 @@ class DeviceModelTest : public ::testing::TestWithParam<NamedModel> {
   Trace expected_;
 };
 
+// Weights are drawn on the device there, and digested from what it holds.
+TEST_P(DeviceModelTest, DrawnWeightsAreThoseOfTheHost) {
+  const ModelOptions options = {.model = GetParam().model, .kv_bytes = int64_t{64} << 20};
+  const auto on_host =
+      LoadModel(options, *kernels::CreateKernelSet({.backend = "cpu", .threads = 0}));
+  ASSERT_TRUE(on_host.ok()) << on_host.status();
+  EXPECT_EQ(model_->weights_digest, on_host->weights_digest);
+}
+
 TEST_P(DeviceModelTest, RepeatsItselfAndSaysDifferentThings) {
   ASSERT_EQ(expected_.ids.size(), size_t{kNewTokens});
   ASSERT_EQ(expected_.scored.raw.size(), size_t{kPromptTokens - 1});

@@ -20,7 +20,8 @@ fi
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-tests=(gpu_rows_test gpu_logprobs_test gpu_sample_test gpu_attention_test gpu_linear_test)
+tests=(gpu_rows_test gpu_logprobs_test gpu_sample_test gpu_attention_test gpu_linear_test
+  gpu_linear_audit_test)
 tools=(memcheck racecheck initcheck synccheck)
 filter_of() {
   case $1 in
@@ -29,6 +30,7 @@ filter_of() {
     gpu_sample_test) echo '*.FailsRowsBy*:*.TopPLeavesOut*:*IdsForEveryVocabulary:*.NoiseHas*' ;;
     gpu_attention_test) echo '*.SmallSteps*:*.RowsOfPaddingAreZero' ;;
     gpu_linear_test) echo 'LinearReferenceTest.*:OwnKernelTest.*' ;;
+    gpu_linear_audit_test) echo '*.ComputesRowsOfASmallLayerAgain' ;;
   esac
 }
 

@@ -4,12 +4,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/kernel_set.h"
 #include "kernels/cuda/linear/kernel_node.h"
+#include "kernels/cuda/linear/linear_audit.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -25,6 +27,10 @@ class CapturedGraph final : public CapturedOps {
   const std::vector<KernelNode>& kernels() const { return kernels_; }
   cudaError_t Launch(cudaStream_t stream) const;
 
+  // The call that is copied for the audit in every launch.
+  void set_audited(std::optional<AuditedCall> call) { audited_ = call; }
+  const std::optional<AuditedCall>& audited() const { return audited_; }
+
   // For Create.
   explicit CapturedGraph(Private) {}
 
@@ -35,6 +41,7 @@ class CapturedGraph final : public CapturedOps {
 
   std::unique_ptr<CUgraphExec_st, ExecDeleter> exec_;
   std::vector<KernelNode> kernels_;
+  std::optional<AuditedCall> audited_;
 };
 
 }  // namespace lockstep::kernels::cuda

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "kernels/cuda/backend/audit_turn.h"
 #include "kernels/cuda/backend/captured_graph.h"
 #include "kernels/cuda/backend/certified_layers.h"
 #include "kernels/cuda/backend/cuda_kv_cache.h"
@@ -15,7 +17,9 @@
 #include "kernels/cuda/backend/free_splits.h"
 #include "kernels/cuda/backend/step_scratch.h"
 #include "kernels/cuda/contract.h"
+#include "kernels/cuda/draw.h"
 #include "kernels/cuda/linear/certificate.h"
+#include "kernels/cuda/linear/linear_audit.h"
 #include "kernels/cuda/linear/linear_plan.h"
 #include "kernels/cuda/linear/lt_matmul.h"
 #include "kernels/cuda/ops.h"
@@ -49,7 +53,7 @@ class CudaKernelSet final : public KernelSet {
   }
 
   absl::Status Open() {
-    LOCKSTEP_ASSIGN_OR_RETURN(stream_, CreateStream());
+    LOCKSTEP_ASSIGN_OR_RETURN(stream_, CreateStream(StreamPriority::kHigh));
     LOCKSTEP_ASSIGN_OR_RETURN(lt_, CreateLtHandle());
     for (Event& event : events_) {
       LOCKSTEP_ASSIGN_OR_RETURN(event, CreateEvent());
@@ -91,7 +95,17 @@ class CudaKernelSet final : public KernelSet {
   }
   std::unique_ptr<CapturedOps> Capture(const std::function<void()>& enqueue) override;
   void Replay(const CapturedOps& ops) override {
-    Keep(static_cast<const CapturedGraph&>(ops).Launch(stream_.get()), "launching a graph");
+    const auto& graph = static_cast<const CapturedGraph&>(ops);
+    Keep(graph.Launch(stream_.get()), "launching a graph");
+    if (graph.audited().has_value() && audits()) audit_->CountCopy(*graph.audited());
+  }
+
+  void BeginStep() override {
+    if (audits()) Keep(audit_->Advance(stream_.get()));
+    audit_turn_.Begin();
+  }
+  AuditCounts audit() const override {
+    return audit_ == nullptr ? AuditCounts{} : audit_->counts();
   }
 
   absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
@@ -106,6 +120,8 @@ class CudaKernelSet final : public KernelSet {
   absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override {
     return UploadBf16({&table, 1}, stream_.get());
   }
+  bool draws() const override { return true; }
+  void Draw(const DrawArgs& args) override { Keep(cuda::Draw(args, stream_.get()), "drawing"); }
   absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) override {
     return UploadF32(vector, stream_.get());
   }
@@ -164,9 +180,12 @@ class CudaKernelSet final : public KernelSet {
 
  private:
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
+  void RunAudited(const LinearPlan& plan, const LinearCall& call);
   static const KvPool& PoolOf(const KvCache* kv) {
     return static_cast<const CudaKvCache*>(kv)->pool();
   }
+  // Nobody reads results behind an error, and the ring is not emptied any more.
+  bool audits() const { return audit_ != nullptr && status_.ok(); }
   void Keep(cudaError_t error, const char* what) {
     if (error != cudaSuccess) Keep(StatusOfCuda(error, what));
   }
@@ -183,6 +202,10 @@ class CudaKernelSet final : public KernelSet {
   uint64_t marks_ = 0;
   // While ops are captured: the kernels that certificates name for them.
   std::vector<KernelNode>* expected_ = nullptr;
+
+  std::unique_ptr<LinearAudit> audit_;  // After Prepare; null without one.
+  AuditTurn audit_turn_;
+  std::optional<AuditedCall> captured_call_;  // Of the capture that runs.
 
   std::map<LinearShape, int> packed_;  // How many weights have this shape, as bf16 layers.
   std::map<LinearShape, LinearPlan> plans_;
@@ -216,6 +239,11 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_, AllocateDevice(std::max<size_t>(scratch_bytes, 1),
                                                             "scratch of linear layers"));
+  if (options_.audit && !options_.normal) {
+    std::vector<LinearShape> shapes;
+    for (const auto& [shape, plan] : plans_) shapes.push_back(shape);
+    LOCKSTEP_ASSIGN_OR_RETURN(audit_, LinearAudit::Create(shapes));
+  }
   if (options_.normal) {
     LOCKSTEP_ASSIGN_OR_RETURN(free_splits_, FreeSplits::Create(bounds, schedule_, stream_.get()));
   }
@@ -230,14 +258,19 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
 std::unique_ptr<CapturedOps> CudaKernelSet::Capture(const std::function<void()>& enqueue) {
   std::vector<KernelNode> expected;
   expected_ = &expected;
+  captured_call_.reset();
+  audit_turn_.Begin();
   absl::StatusOr<std::unique_ptr<CapturedGraph>> graph =
       CapturedGraph::Create(stream_.get(), enqueue);
   expected_ = nullptr;
   absl::Status status = graph.status();
   if (status.ok()) status = CheckForeignKernels((*graph)->kernels(), expected);
-  if (status.ok()) return *std::move(graph);
-  Keep(std::move(status));
-  return nullptr;
+  if (!status.ok()) {
+    Keep(std::move(status));
+    return nullptr;
+  }
+  (*graph)->set_audited(captured_call_);
+  return *std::move(graph);
 }
 
 void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
@@ -248,19 +281,39 @@ void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
     return Keep(absl::InternalError(absl::StrCat("a linear layer of ", weight.outputs(), " x ",
                                                  weight.inputs(), " was not prepared for")));
   }
-  Keep(plan->second.Run({.weight = weight.weight(),
-                         .bias = weight.bias(),
-                         .rows = args.rows,
-                         .x = args.x,
-                         .y = args.y,
-                         .accumulate = args.accumulate,
-                         .norm = norm,
-                         .workspace = linear_scratch_.as<void>(),
-                         .workspace_bytes = linear_scratch_.bytes()},
-                        stream_.get()));
+  const LinearCall call = {.weight = weight.weight(),
+                           .bias = weight.bias(),
+                           .rows = args.rows,
+                           .x = args.x,
+                           .y = args.y,
+                           .accumulate = args.accumulate,
+                           .norm = norm,
+                           .workspace = linear_scratch_.as<void>(),
+                           .workspace_bytes = linear_scratch_.bytes()};
+  if (audits() && audit_turn_.IsNext()) {
+    RunAudited(plan->second, call);
+  } else {
+    Keep(plan->second.Run(call, stream_.get()));
+  }
   if (expected_ == nullptr) return;
   const std::vector<KernelNode> kernels = plan->second.ExpectedKernels(args.rows);
   expected_->insert(expected_->end(), kernels.begin(), kernels.end());
+}
+
+void CudaKernelSet::RunAudited(const LinearPlan& plan, const LinearCall& call) {
+  Keep(audit_->EnqueueBefore(plan.shape(), call, stream_.get()));
+  Keep(plan.Run(call, stream_.get()));
+  Keep(audit_->EnqueueAfter(plan.shape(), call, stream_.get()));
+  const AuditedCall audited = {.shape = plan.shape(),
+                               .accumulate = call.accumulate,
+                               .weight = call.weight,
+                               .bias = call.bias,
+                               .rows = call.rows};
+  if (expected_ != nullptr) {
+    captured_call_ = audited;
+  } else if (audits()) {
+    audit_->CountCopy(audited);
+  }
 }
 
 void CudaKernelSet::Attention(const AttentionArgs& args) {

@@ -15,6 +15,9 @@ struct CudaOptions {
   // Normal mode: linear layers and attention in whatever order is fastest; reduction_segments and
   // split_kv_size mean nothing. Its choices have a file of their own beside the certificates.
   bool normal = false;
+  // Linear layers are audited while they serve; not in normal mode, which has no reference. Off to
+  // measure what it costs.
+  bool audit = true;
 };
 
 // The CUDA backend on the first device that the process sees: bf16 activations and KV, ops enqueued

@@ -29,8 +29,9 @@ std::vector<float> WidenedToF32(const HostTensor& tensor) {
 }
 
 absl::Status CopyToDevice(void* device, const void* host, size_t bytes, cudaStream_t stream) {
+  // The source may be the device's memory too.
   LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
-      cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream), "copying weights"));
+      cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, stream), "copying weights"));
   return StatusOfCuda(cudaStreamSynchronize(stream), "copying weights");
 }
 

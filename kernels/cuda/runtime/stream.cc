@@ -5,10 +5,15 @@
 
 namespace lockstep::kernels::cuda {
 
-absl::StatusOr<Stream> CreateStream() {
+absl::StatusOr<Stream> CreateStream(StreamPriority priority) {
+  int lowest = 0;
+  int highest = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "stream"));
+  const int wanted = priority == StreamPriority::kHigh ? highest : lowest;
   cudaStream_t stream = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"));
+      StatusOfCuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, wanted), "stream"));
   return Stream(stream);
 }
 

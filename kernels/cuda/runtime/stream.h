@@ -13,7 +13,10 @@ struct StreamDeleter {
 };
 using Stream = std::unique_ptr<CUstream_st, StreamDeleter>;
 
+// Whose kernels go first where several streams have some that could start.
+enum class StreamPriority { kNormal, kHigh };
+
 // A stream that does not wait for the default one.
-absl::StatusOr<Stream> CreateStream();
+absl::StatusOr<Stream> CreateStream(StreamPriority priority = StreamPriority::kNormal);
 
 }  // namespace lockstep::kernels::cuda

@@ -288,6 +288,7 @@ void EngineCore::CollectStep() {
 }
 
 void EngineCore::Fail(const absl::Status& status) {
+  MeasureAudit();
   health_ = status;
   if (deps_.on_failure) deps_.on_failure(status);
 }
@@ -299,9 +300,18 @@ void EngineCore::MeasureStep(const StepInFlight& step) {
   metrics.step_seconds.Observe(now - std::max(step.launched, collected_));
   collected_ = now;
   metrics.steps.Increment();
+  MeasureAudit();
   metrics.batch_sequences.Observe(static_cast<double>(step.parts.size()));
   metrics.batch_rows.Observe(static_cast<double>(step.rows));
   batch_max_ = std::max(batch_max_, static_cast<int64_t>(step.parts.size()));
+}
+
+void EngineCore::MeasureAudit() {
+  const kernels::AuditCounts counts = deps_.executor->audit();
+  deps_.metrics->audit_rows.Increment(static_cast<double>(counts.rows - audited_.rows));
+  deps_.metrics->audit_mismatches.Increment(
+      static_cast<double>(counts.mismatches - audited_.mismatches));
+  audited_ = counts;
 }
 
 SequenceOutput EngineCore::TakeResult(const Part& part, const StepSequenceResult& result,

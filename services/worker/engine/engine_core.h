@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/api/audit.h"
 #include "services/worker/engine/engine_loop.h"
 #include "services/worker/engine/sequence.h"
 #include "services/worker/engine/start_validation.h"
@@ -86,6 +87,7 @@ class EngineCore {
   void CollectStep();
   void Fail(const absl::Status& status);
   void MeasureStep(const StepInFlight& step);
+  void MeasureAudit();
   SequenceOutput TakeResult(const Part& part, const StepSequenceResult& result,
                             std::vector<Cut>* cuts);
   void MeasurePrefill(const Part& part, std::vector<Cut>* cuts);
@@ -114,6 +116,7 @@ class EngineCore {
   uint64_t next_age_ = 0;
   uint64_t steps_ = 0;
   int64_t batch_max_ = 0;
+  kernels::AuditCounts audited_;  // Counted in metrics already.
   bool idle_ = true;
   bool hold_ = false;
   bool handing_off_ = false;

@@ -31,6 +31,10 @@ struct EngineMetrics {
         resumptions(registry, "lockstep_worker_resumptions_total",
                     "Sequences started with tokens that were generated before."),
         steps(registry, "lockstep_worker_steps_total", "Steps run."),
+        audit_rows(registry, "lockstep_worker_audit_rows_total",
+                   "Rows of linear layers that the audit computed again by the reference kernel."),
+        audit_mismatches(registry, "lockstep_worker_audit_mismatches_total",
+                         "Audited rows whose bits were others: the first ends the worker."),
         sequences_ended(registry, "lockstep_worker_sequences_ended_total",
                         "Sequences ended, by reason.", "reason",
                         {"stop", "length", "abort", "error"}),
@@ -78,6 +82,8 @@ struct EngineMetrics {
   metrics::Counter preemptions;
   metrics::Counter resumptions;
   metrics::Counter steps;
+  metrics::Counter audit_rows;
+  metrics::Counter audit_mismatches;
   metrics::CounterBy<EndReason> sequences_ended;
   metrics::Counter sequences_handed_off;
   metrics::Counter sequences_refused;

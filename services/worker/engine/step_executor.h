@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/audit.h"
 #include "kernels/api/sampling.h"
 #include "services/worker/engine/step_output.h"
 
@@ -78,6 +79,9 @@ class StepExecutor {
   // Counts work done inside steps, so that a long step can be told from a hung one. Thread-safe;
   // never goes down.
   virtual uint64_t progress() const { return 0; }
+  // What the audit of the device has looked at so far. A difference ends the engine like a lost
+  // device, by the status of a later Collect.
+  virtual kernels::AuditCounts audit() const { return {}; }
   virtual int kv_block_count() const = 0;
   virtual int kv_block_tokens() const = 0;
   // Fills a block with NaN; tests use it to show that nothing reads foreign or stale KV.

@@ -227,7 +227,7 @@ absl::StatusOr<LoadedModel> LoadDirectory(const ModelOptions& options,
 absl::StatusOr<LoadedModel> LoadRandom(const ModelOptions& options,
                                        std::unique_ptr<kernels::KernelSet> kernels) {
   LOCKSTEP_ASSIGN_OR_RETURN(RandomModel random, ParseRandomModel(options.model));
-  RandomWeights weights(random.config, random.seed);
+  RandomWeights weights(random.config, random.seed, kernels.get());
   return LoadFrom({.config = std::move(random.config), .weights = &weights, .name = random.shape},
                   options, std::move(kernels));
 }

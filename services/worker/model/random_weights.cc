@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "kernels/api/bf16.h"
 
 namespace lockstep::worker {
@@ -25,6 +26,8 @@ constexpr size_t kOutlierOffset = 37;
 constexpr float kOutlierFactor = 20;
 constexpr float kQkNormMean = 4;
 constexpr float kLogitDeviation = 3;
+// A tensor is digested piece by piece, so that one drawn elsewhere need not be here as a whole.
+constexpr size_t kPieceBytes = size_t{32} << 20;
 // Elements that one thread draws at least.
 constexpr size_t kElementsPerThread = size_t{1} << 20;
 
@@ -52,31 +55,20 @@ Scale ScaleOf(const ModelConfig& config, const std::string& name,
   return {.deviation = 1 / std::sqrt(inputs * additions)};
 }
 
-// The mixing function of SplitMix64 (Steele, Lea, Flood 2014).
-constexpr uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// Four uniform 16-bit numbers, added: nearly normal, mean 0, standard deviation 2^16 / sqrt(3).
-constexpr int32_t DrawInteger(uint64_t key, uint64_t index) {
-  const uint64_t bits = Mix(key + index * 0x9e3779b97f4a7c15);
-  const auto sum = static_cast<int32_t>((bits & 0xffff) + (bits >> 16 & 0xffff) +
-                                        (bits >> 32 & 0xffff) + (bits >> 48));
-  return sum - 2 * 0xffff;
-}
+float UnitOf(const Scale& scale) { return scale.deviation * (std::sqrt(3.0f) / 65536); }
 
 void DrawPart(uint64_t key, const Scale& scale, size_t begin, std::span<uint16_t> out) {
-  const float unit = scale.deviation * (std::sqrt(3.0f) / 65536);
+  const float unit = UnitOf(scale);
   for (size_t i = 0; i < out.size(); ++i) {
-    const float drawn = static_cast<float>(DrawInteger(key, begin + i)) * unit + scale.mean;
+    const float drawn =
+        static_cast<float>(kernels::DrawnInteger(key, begin + i)) * unit + scale.mean;
     out[i] = kernels::Bf16OfFloat(drawn);
   }
   if (scale.outlier == 1) return;
   for (size_t i = 0; i < out.size(); ++i) {
     if ((begin + i) % kOutlierPeriod != kOutlierOffset) continue;
-    const float drawn = static_cast<float>(DrawInteger(key, begin + i)) * unit + scale.mean;
+    const float drawn =
+        static_cast<float>(kernels::DrawnInteger(key, begin + i)) * unit + scale.mean;
     out[i] = kernels::Bf16OfFloat(drawn * scale.outlier);
   }
 }
@@ -106,16 +98,61 @@ bool RandomWeights::Has(const std::string& name) const {
 absl::StatusOr<kernels::HostTensor> RandomWeights::Take(const std::string& name,
                                                         const std::vector<int64_t>& shape) {
   kernels::HostTensor tensor = {.name = name, .dtype = kernels::DType::kBf16, .shape = shape};
-  base::Hasher key;
-  const base::Digest128 digest = key.Number(seed_).Bytes(name).Finish();
-  std::vector<uint16_t> values =
-      Draw(digest.low, ScaleOf(config_, name, shape), kernels::ElementCount(tensor));
+  base::Hasher key_hasher;
+  const uint64_t key = key_hasher.Number(seed_).Bytes(name).Finish().low;
+  const Scale scale = ScaleOf(config_, name, shape);
   base::Hasher hasher;
   hasher.Bytes(name).Bytes("BF16").Array(std::span<const int64_t>(shape));
-  digests_[name] = hasher.Array(std::span<const uint16_t>(values)).Finish();
-  taken_.push_back(std::move(values));
-  tensor.data = taken_.back().data();
+  // Matrices are nearly all there is, and have no outliers.
+  if (kernels_ != nullptr && kernels_->draws() && shape.size() == 2) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        tensor.data,
+        DrawOnBackend(
+            name,
+            {.key = key, .unit = UnitOf(scale), .mean = scale.mean, .count = ElementCount(tensor)},
+            &hasher));
+  } else {
+    taken_.push_back(Draw(key, scale, ElementCount(tensor)));
+    tensor.data = taken_.back().data();
+    const std::string_view bytes(static_cast<const char*>(tensor.data),
+                                 taken_.back().size() * sizeof(uint16_t));
+    for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
+      hasher.Bytes(bytes.substr(begin, kPieceBytes));
+    }
+  }
+  digests_[name] = hasher.Finish();
   return tensor;
+}
+
+absl::StatusOr<const void*> RandomWeights::DrawOnBackend(const std::string& name,
+                                                         kernels::DrawArgs args,
+                                                         base::Hasher* hasher) {
+  const size_t bytes = args.count * sizeof(uint16_t);
+  LOCKSTEP_ASSIGN_OR_RETURN(drawn_.emplace_back(), kernels_->Allocate(bytes, name));
+  args.values = drawn_.back().as<void>();
+  kernels_->Draw(args);
+  for (kernels::Buffer& piece : pieces_) {
+    if (piece.bytes() > 0) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(piece, kernels_->AllocateHost(kPieceBytes, "a piece of weights"));
+  }
+  // One piece is on its way while the one before it is digested.
+  const auto begin_of = [](size_t index) { return index * kPieceBytes; };
+  const auto length_of = [&](size_t index) {
+    return std::min(kPieceBytes, bytes - begin_of(index));
+  };
+  std::array<uint64_t, 2> marks = {};
+  const auto fetch = [&](size_t index) {
+    kernels_->Download(drawn_.back().as<char>() + begin_of(index), length_of(index),
+                       pieces_[index % 2].as<void>());
+    marks[index % 2] = kernels_->Mark();
+  };
+  fetch(0);
+  for (size_t index = 0; begin_of(index) < bytes; ++index) {
+    if (begin_of(index + 1) < bytes) fetch(index + 1);
+    LOCKSTEP_RETURN_IF_ERROR(kernels_->WaitFor(marks[index % 2]));
+    hasher->Bytes({pieces_[index % 2].as<char>(), length_of(index)});
+  }
+  return drawn_.back().as<void>();
 }
 
 absl::Status RandomWeights::TakeCopy(const std::string& name, const std::string& original) {

@@ -9,6 +9,10 @@
 namespace lockstep::worker {
 namespace {
 
+// Replays after which a step is captured anew: what the audit looks at is chosen by a capture. It
+// takes some milliseconds, while a step runs on the device.
+constexpr int kReplaysOfCapture = 1024;
+
 StepLimits LimitsOf(const TransformerExecutor::Parts& parts,
                     const TransformerExecutor::Options& options) {
   return {.rows_max = parts.transformer->options().rows_max,
@@ -60,6 +64,7 @@ absl::Status TransformerExecutor::Launch(std::span<const StepSequence> sequences
   ++launched_;
   const int decode_rows = DecodeRows(sequences);
   drawn_ids_ = head_.drawn_ids();
+  parts_.kernels->BeginStep();
   inputs_.Begin(slot);
   arrays_.Build(sequences, decode_rows, head_.drawn_slots(), &inputs_);
   LOCKSTEP_RETURN_IF_ERROR(
@@ -107,13 +112,14 @@ void TransformerExecutor::EnqueueDecode(const DecodeShape& shape) {
   if (captured_generation_ != head_.generation()) captured_.clear();
   captured_generation_ = head_.generation();
   const auto [found, first] = captured_.try_emplace(shape);
-  std::unique_ptr<kernels::CapturedOps>& ops = found->second;
+  CapturedDecode& decode = found->second;
   // What runs for the first time may load code, which cannot be captured.
-  if (!first && ops == nullptr) {
-    ops = parts_.kernels->Capture([this] { EnqueueStep(); });
+  if (!first && (decode.ops == nullptr || decode.replays == kReplaysOfCapture)) {
+    decode = {.ops = parts_.kernels->Capture([this] { EnqueueStep(); })};
   }
-  if (ops == nullptr) return EnqueueStep();
-  parts_.kernels->Replay(*ops);
+  if (decode.ops == nullptr) return EnqueueStep();
+  parts_.kernels->Replay(*decode.ops);
+  ++decode.replays;
   parts_.transformer->CountReplay();
   ++replays_;
 }

@@ -43,6 +43,7 @@ class TransformerExecutor final : public StepExecutor {
   absl::Status Collect(std::vector<StepSequenceResult>* results) override;
   bool asynchronous() const override { return parts_.kernels->asynchronous(); }
   uint64_t progress() const override { return parts_.transformer->layers_run(); }
+  kernels::AuditCounts audit() const override { return parts_.kernels->audit(); }
   int kv_block_count() const override { return parts_.kv->shape().blocks; }
   int kv_block_tokens() const override { return parts_.kv->shape().block_tokens; }
   void PoisonKvBlock(int block) override { parts_.kv->Poison(block); }
@@ -55,6 +56,10 @@ class TransformerExecutor final : public StepExecutor {
  private:
   // What a captured step depends on: its rows, and which logprobs it computes.
   using DecodeShape = std::pair<int, HeadRunner::Logprobs>;
+  struct CapturedDecode {
+    std::unique_ptr<kernels::CapturedOps> ops;  // Null for a shape that was seen once.
+    int replays = 0;
+  };
 
   // Rows of the step with padding, or 0 for one that is not such a step.
   int DecodeRows(std::span<const StepSequence> sequences) const;
@@ -70,8 +75,7 @@ class TransformerExecutor final : public StepExecutor {
   uint64_t launched_ = 0;
   uint64_t collected_ = 0;
   const int32_t* drawn_ids_ = nullptr;  // Of the step before.
-  // Null for a shape that was seen once.
-  std::map<DecodeShape, std::unique_ptr<kernels::CapturedOps>> captured_;
+  std::map<DecodeShape, CapturedDecode> captured_;
   int captured_generation_ = 0;
   int64_t replays_ = 0;
 };

@@ -353,6 +353,15 @@ TEST(EngineCoreTest, ALostDeviceStopsTheEngineAndEndsNoSequence) {
   EXPECT_EQ(harness.core().Start(MakeStart(2, {1}, 1)).code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(EngineCoreTest, WhatTheAuditFoundIsCountedAlsoWhenItEndsTheEngine) {
+  EngineHarness harness({.executor = {.fails_at_step = 3}});
+  ASSERT_TRUE(harness.core().Start(MakeStart(1, RandomIds(1, 20), 30)).ok());
+  ASSERT_TRUE(harness.RunAll());
+  EXPECT_FALSE(harness.core().health().ok());
+  EXPECT_EQ(harness.metrics().audit_rows.value(), 4);
+  EXPECT_EQ(harness.metrics().audit_mismatches.value(), 1);
+}
+
 TEST(EngineCoreTest, TooManyWaitingIsRefusedWithAdviceToRetry) {
   EngineHarness harness({.waiting_max = 2});
   ASSERT_TRUE(harness.core().Start(MakeStart(1, {1}, 1)).ok());

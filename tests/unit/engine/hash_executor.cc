@@ -63,7 +63,8 @@ std::vector<StepSequence> HashExecutor::Resolve(std::span<const StepSequence> se
 }
 
 absl::Status HashExecutor::Launch(std::span<const StepSequence> launched) {
-  if (steps_++ == options_.fails_at_step) return absl::UnavailableError("the device is lost");
+  failed_ = steps_++ == options_.fails_at_step;
+  if (failed_) return absl::UnavailableError("the device is lost");
   const std::vector<StepSequence> sequences = Resolve(launched);
   sequences_max_ = std::max(sequences_max_, static_cast<int64_t>(sequences.size()));
   CheckWrites(sequences);

@@ -34,6 +34,10 @@ class HashExecutor final : public StepExecutor {
   absl::Status Launch(std::span<const StepSequence> sequences) override;
   absl::Status Collect(std::vector<StepSequenceResult>* results) override;
   bool asynchronous() const override { return options_.asynchronous; }
+  // As a device would audit one row a step, and find why it failed.
+  kernels::AuditCounts audit() const override {
+    return {.rows = static_cast<uint64_t>(steps_), .mismatches = failed_ ? uint64_t{1} : 0};
+  }
   int kv_block_count() const override { return options_.block_count; }
   int kv_block_tokens() const override { return options_.block_tokens; }
   void PoisonKvBlock(int block) override;
@@ -74,6 +78,7 @@ class HashExecutor final : public StepExecutor {
   int64_t rows_drawn_by_ = 0;
   int64_t draws_ = 0;
   int64_t steps_ = 0;
+  bool failed_ = false;
   int64_t sequences_max_ = 0;
   int64_t prefill_rows_max_ = 0;
 };

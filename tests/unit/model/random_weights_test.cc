@@ -45,9 +45,9 @@ class RandomWeightsTest : public ::testing::Test {
 };
 
 TEST_F(RandomWeightsTest, AreAFunctionOfSeedNameAndIndex) {
-  RandomWeights first(config_, 1);
-  RandomWeights again(config_, 1);
-  RandomWeights other(config_, 2);
+  RandomWeights first(config_, 1, nullptr);
+  RandomWeights again(config_, 1, nullptr);
+  RandomWeights other(config_, 2, nullptr);
   // Of several parts of a thread each.
   const std::vector<int64_t> shape = {3000, 1000};
   const std::vector<float> values = Values(&first, "a.weight", shape);
@@ -60,7 +60,7 @@ TEST_F(RandomWeightsTest, AreAFunctionOfSeedNameAndIndex) {
 
 // Of n draws, the mean is within 6 standard errors and the deviation within 6 of its own.
 TEST_F(RandomWeightsTest, HaveTheStatedMeanAndDeviation) {
-  RandomWeights weights(config_, 3);
+  RandomWeights weights(config_, 3, nullptr);
   const std::vector<float> linear =
       Values(&weights, "model.layers.0.mlp.up_proj.weight", {512, 256});
   const double n = static_cast<double>(linear.size());
@@ -72,7 +72,7 @@ TEST_F(RandomWeightsTest, HaveTheStatedMeanAndDeviation) {
 }
 
 TEST_F(RandomWeightsTest, NormsHaveAnOutlierChannel) {
-  RandomWeights weights(config_, 3);
+  RandomWeights weights(config_, 3, nullptr);
   const std::vector<float> norm = Values(&weights, "model.layers.0.input_layernorm.weight", {512});
   int outliers = 0;
   for (const float value : norm) outliers += std::abs(value) > 8;
