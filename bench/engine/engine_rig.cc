@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Create(const RigOptions& o
       auto kernels, kernels::CreateKernelSet({.backend = options.backend,
                                               .threads = 0,
                                               .certificates_path = options.certificates_path,
-                                              .normal = options.normal}));
+                                              .normal = options.normal,
+                                              .audit = options.audit}));
   LOCKSTEP_ASSIGN_OR_RETURN(rig->model_, worker::LoadModel(options.model, std::move(kernels)));
   rig->load_seconds_ = absl::ToDoubleSeconds(rig->clock_.Now() - begin);
   EngineRig* const raw = rig.get();

@@ -43,6 +43,7 @@ struct RigOptions {
   std::string backend = "cuda";
   std::string certificates_path;
   bool normal = false;  // Normal mode.
+  bool audit = true;
   worker::ModelOptions model;
 };
 

@@ -37,7 +37,7 @@ if has tests; then
   done
   cp tests/gpu/run.sh tests/gpu/sanitize.sh bench/kernels/cuda/run.py \
     bench/kernels/cuda/linear_run.py \
-    bench/engine/engine_run.py "$bundle/"
+    bench/engine/engine_run.py bench/engine/mode_ratios.py "$bundle/"
 fi
 if has cluster; then
   cp "$build/services/cli/lockstep" "$build/tests/gpu/gpu_faulty_worker" "$bundle/bin/"
