@@ -1,6 +1,7 @@
 #include "kernels/factory.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/collective/in_process_group.h"
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda_backend.h"
@@ -9,6 +10,8 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int kCpuSplitKvSize = 256;
+// For the slowest rank of a step: seconds for the largest model on a busy machine.
+constexpr absl::Duration kCpuRankPatience = absl::Seconds(30);
 
 absl::Status UnknownBackend(const std::string& backend) {
   return absl::InvalidArgumentError(
@@ -22,9 +25,21 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions&
     return absl::InvalidArgumentError(
         "normal mode: the CPU backend has no kernels but the deterministic ones");
   }
-  if (options.backend == "cpu") return cpu::CreateCpuKernelSet({.threads = options.threads});
+  if (options.backend == "cpu") {
+    return cpu::CreateCpuKernelSet({.threads = options.threads, .collective = options.collective});
+  }
   if (options.backend == "cuda") return CreateCudaBackend(options);
   return UnknownBackend(options.backend);
+}
+
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(const std::string& backend,
+                                                                       int ranks) {
+  if (backend == "cpu") return CreateInProcessGroup(ranks, kCpuRankPatience);
+  if (backend == "cuda") {
+    return absl::UnimplementedError(
+        absl::StrCat("tensor_parallel = ", ranks, ": the CUDA backend runs one rank"));
+  }
+  return UnknownBackend(backend);
 }
 
 absl::StatusOr<int> DefaultSplitKvSize(const std::string& backend) {

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/api/certification.h"
 #include "kernels/api/kernel_set.h"
+#include "kernels/api/collective.h"
 
 namespace lockstep::kernels {
 
@@ -16,6 +17,8 @@ struct BackendOptions {
   // Of the CUDA backend: a file of certificates of linear layers; empty keeps none, and every start
   // certifies.
   std::string certificates_path;
+  // This rank's end, when several share a model; null otherwise.
+  std::shared_ptr<Collective> collective;
   // Normal mode: whatever is fastest, in whatever order it adds. The CPU backend has none.
   bool normal = false;
   // The CUDA backend audits itself; off to measure what that costs.
@@ -25,6 +28,11 @@ struct BackendOptions {
 // Makes the ops of one rank. FAILED_PRECONDITION when this binary was built without the backend,
 // INVALID_ARGUMENT for an unknown one.
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options);
+
+// Where the ranks of one model on this backend meet. INVALID_ARGUMENT unless `ranks` is a power of
+// two, UNIMPLEMENTED for a backend without ranks.
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(const std::string& backend,
+                                                                       int ranks);
 
 // Tokens of a split of attention on this backend unless somebody wants others. INVALID_ARGUMENT for
 // an unknown backend; needs no device.

@@ -34,7 +34,7 @@ inline const kernels::LinearWeight& SharedWeight(kernels::KernelSet& kernels, in
   const void* data = bits.empty() ? static_cast<const void*>(values.data())
                                   : static_cast<const void*>(bits.data());
   const kernels::HostTensor tensor{"w", data, dtype, {outputs, inputs}};
-  weight = kernels.PackLinear({&tensor, 1}, {}, segments).value();
+  weight = kernels.PackLinear({&tensor, 1}, {}, {.segments = segments}).value();
   return *weight;
 }
 

@@ -16,7 +16,12 @@ struct HostTensor {
   const void* data = nullptr;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
+  int64_t row_stride = 0;  // Elements from one row of a matrix to the next; 0: they lie close.
 };
+
+inline size_t RowStride(const HostTensor& matrix) {
+  return static_cast<size_t>(matrix.row_stride > 0 ? matrix.row_stride : matrix.shape[1]);
+}
 
 inline size_t ElementCount(const HostTensor& tensor) {
   size_t count = 1;

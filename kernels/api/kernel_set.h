@@ -110,10 +110,11 @@ class KernelSet {
   virtual void BeginStep() {}
   virtual AuditCounts audit() const { return {}; }
 
-  // Weights. Shapes were checked by the caller; `segments` divides the inputs of a row-parallel
-  // layer and is 1 otherwise. Several tensors are stacked along outputs (q, k, v; gate, up).
+  // Weights. Shapes were checked by the caller. Several tensors are stacked along outputs (q, k, v;
+  // gate, up).
   virtual absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(
-      std::span<const HostTensor> weights, std::span<const HostTensor> biases, int segments) = 0;
+      std::span<const HostTensor> weights, std::span<const HostTensor> biases,
+      const LinearLayout& layout) = 0;
   virtual absl::StatusOr<Buffer> UploadTable(const HostTensor& table) = 0;  // For Embedding.
   // Whether Draw works, and bf16 matrices may lie in the backend's memory before they are packed.
   virtual bool draws() const { return false; }

@@ -9,9 +9,21 @@ namespace lockstep::kernels {
 class LinearWeight {
  public:
   virtual ~LinearWeight() = default;
-  virtual int outputs() const = 0;
+  virtual int outputs() const = 0;  // Columns of y.
   virtual int inputs() const = 0;
   virtual size_t bytes() const = 0;
+};
+
+// How a layer is summed, and which part of it one rank holds.
+struct LinearLayout {
+  int segments = 1;  // Of the inputs given here; they divide by it.
+  // Row-parallel over ranks: every rank holds an equal run of the inputs, and T goes on over ranks,
+  // before bias and residual are added.
+  bool reduced = false;
+  // Column-parallel, put together again: y has this many columns on every rank, of which the
+  // outputs given here start at first_output. 0: y has only these.
+  int gathered_outputs = 0;
+  int first_output = 0;
 };
 
 // y[r, o] = T(p) [+ bias[o]] [+ y[r, o] before the call, when accumulate], each sum rounded, where

@@ -12,6 +12,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/shared_linear.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/order/rope_table.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 class CpuKernelSet final : public KernelSet {
  public:
-  explicit CpuKernelSet(int threads)
+  CpuKernelSet(int threads, std::shared_ptr<Collective> collective)
       : traits_{.name = "cpu",
                 .architecture = "x86-64-v3",
                 .contract_version = 1,
@@ -30,7 +31,8 @@ class CpuKernelSet final : public KernelSet {
                 .kv_block_tokens = CpuKvCache::kBlockTokens},
         pool_(threads),
         scratch_(threads),
-        context_{pool_, scratch_} {}
+        context_{pool_, scratch_},
+        shared_linear_(std::move(collective)) {}
 
   const BackendTraits& traits() const override { return traits_; }
 
@@ -50,12 +52,13 @@ class CpuKernelSet final : public KernelSet {
   void Download(const void* device, size_t bytes, void* host) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
+  absl::Status Synchronize() override { return shared_linear_.status(); }
 
   absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
                                                            std::span<const HostTensor> biases,
-                                                           int segments) override {
-    return PackedLinear::Create(weights, biases, segments, pool_);
+                                                           const LinearLayout& layout) override {
+    LOCKSTEP_RETURN_IF_ERROR(shared_linear_.Check(weights, layout));
+    return PackedLinear::Create(weights, biases, layout, pool_);
   }
   absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override;
   absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) override;
@@ -69,7 +72,7 @@ class CpuKernelSet final : public KernelSet {
 
   void Embedding(const EmbeddingArgs& args) override { cpu::Embedding(context_, args); }
   void RmsNorm(const RmsNormArgs& args) override { cpu::RmsNorm(context_, args); }
-  void Linear(const LinearArgs& args) override { cpu::Linear(context_, args); }
+  void Linear(const LinearArgs& args) override { shared_linear_.Run(context_, args); }
   void QkvPrepare(const QkvPrepareArgs& args) override { cpu::QkvPrepare(context_, args); }
   void Attention(const AttentionArgs& args) override { cpu::Attention(context_, args); }
   void SwiGlu(const SwiGluArgs& args) override { cpu::SwiGlu(context_, args); }
@@ -82,6 +85,7 @@ class CpuKernelSet final : public KernelSet {
   ThreadPool pool_;
   Scratch scratch_;
   OpContext context_;
+  SharedLinear shared_linear_;
 };
 
 absl::StatusOr<Buffer> CpuKernelSet::UploadTable(const HostTensor& table) {
@@ -130,7 +134,7 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateCpuKernelSet(const CpuOptions& 
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::make_unique<CpuKernelSet>(threads);
+  return std::make_unique<CpuKernelSet>(threads, options.collective);
 }
 
 }  // namespace lockstep::kernels::cpu

@@ -4,11 +4,14 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/api/kernel_set.h"
+#include "kernels/api/collective.h"
 
 namespace lockstep::kernels::cpu {
 
 struct CpuOptions {
   int threads = 1;  // The caller's and threads - 1 of the backend's own; 0 is one per core.
+  // This rank's end, for layers that ranks share. Null without other ranks.
+  std::shared_ptr<Collective> collective;
 };
 
 // The CPU backend: fp32 activations and KV, weights as stored, ops that have finished when they

@@ -139,8 +139,9 @@ void SumSegment(const Job& job, const W* panel, size_t begin, size_t end, size_t
 void WriteBlock(const Job& job, size_t panel, size_t row_begin, size_t row_end,
                 const float* HWY_RESTRICT sums) {
   const size_t first = panel * kPanel;
-  const size_t outputs = std::min(kPanel, static_cast<size_t>(job.weight.outputs()) - first);
-  const float* bias = job.weight.bias();
+  const size_t outputs = std::min(kPanel, static_cast<size_t>(job.weight.own_outputs()) - first);
+  // What goes on to be added over ranks takes its bias behind that.
+  const float* bias = job.weight.layout().reduced ? nullptr : job.weight.bias();
   for (size_t row = row_begin; row < row_end; ++row) {
     float* y = static_cast<float*>(job.args.y) + row * job.args.y_stride + first;
     const float* sum = sums + (row - row_begin) * kPanel;
@@ -239,7 +240,7 @@ void Linear(OpContext& context, const LinearArgs& args) {
   if (args.rows == 0) return;
   const auto& weight = static_cast<const PackedLinear&>(*args.weight);
   LOCKSTEP_CHECK(args.rows > 0 && args.x_stride >= static_cast<size_t>(weight.inputs()) &&
-                 args.y_stride >= static_cast<size_t>(weight.outputs()))
+                 args.y_stride >= static_cast<size_t>(weight.own_outputs()))
       << "rows " << args.rows << ", strides " << args.x_stride << " and " << args.y_stride;
   HWY_DYNAMIC_DISPATCH(LinearImpl)(context, args, weight);
 }

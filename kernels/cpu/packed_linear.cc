@@ -55,7 +55,7 @@ void PackPanel(std::span<const HostTensor> weights, int64_t first_output, size_t
     const int64_t end =
         std::min<int64_t>(first_output + PackedLinear::kPanel, tensor_begin + tensor.shape[0]);
     for (int64_t o = begin; o < end; ++o) {
-      const size_t row = static_cast<size_t>(o - tensor_begin) * inputs;
+      const size_t row = static_cast<size_t>(o - tensor_begin) * RowStride(tensor);
       T* lane = panel + (o - first_output);
       for (size_t i = 0; i < inputs; ++i) {
         lane[i * PackedLinear::kPanel] = convert(tensor, row + i);
@@ -78,8 +78,8 @@ float ToFloat(const HostTensor& tensor, size_t index) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedLinear>> PackedLinear::Create(
-    std::span<const HostTensor> weights, std::span<const HostTensor> biases, int segments,
-    ThreadPool& pool) {
+    std::span<const HostTensor> weights, std::span<const HostTensor> biases,
+    const LinearLayout& layout, ThreadPool& pool) {
   if (weights.empty() || weights[0].shape.size() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat(weights.empty() ? "linear" : weights[0].name, ": needs a matrix"));
@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> PackedLinear::Create(
                             ReductionOrder::Create(weights[0].name, {.n = static_cast<int>(outputs),
                                                                      .k = static_cast<int>(inputs),
                                                                      .dtype = dtype,
-                                                                     .segments = segments}));
+                                                                     .segments = layout.segments}));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<float> bias, StackBiases(weights, biases));
   const int64_t panels = (outputs + kPanel - 1) / kPanel;
   const size_t panel_elements = static_cast<size_t>(inputs) * kPanel;
@@ -119,8 +119,8 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> PackedLinear::Create(
       }
     }
   });
-  return std::unique_ptr<PackedLinear>(std::make_unique<PackedLinear>(
-      PackedLinear(static_cast<int>(outputs), order, dtype, std::move(packed), std::move(bias))));
+  return std::unique_ptr<PackedLinear>(std::make_unique<PackedLinear>(PackedLinear(
+      static_cast<int>(outputs), layout, order, dtype, std::move(packed), std::move(bias))));
 }
 
 }  // namespace lockstep::kernels::cpu

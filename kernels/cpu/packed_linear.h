@@ -26,14 +26,19 @@ class PackedLinear final : public LinearWeight {
   // inputs differ, or whose bias does not fit; RESOURCE_EXHAUSTED the bytes that were missing.
   static absl::StatusOr<std::unique_ptr<PackedLinear>> Create(std::span<const HostTensor> weights,
                                                               std::span<const HostTensor> biases,
-                                                              int segments, ThreadPool& pool);
+                                                              const LinearLayout& layout,
+                                                              ThreadPool& pool);
 
-  int outputs() const override { return outputs_; }
+  int outputs() const override {
+    return layout_.gathered_outputs > 0 ? layout_.gathered_outputs : own_outputs_;
+  }
   int inputs() const override { return order_.k(); }
   size_t bytes() const override { return packed_.bytes() + bias_.size() * sizeof(float); }
 
   const ReductionOrder& order() const { return order_; }
-  int panels() const { return (outputs_ + kPanel - 1) / kPanel; }
+  const LinearLayout& layout() const { return layout_; }
+  int own_outputs() const { return own_outputs_; }  // Of this rank: rows of the packed matrix.
+  int panels() const { return (own_outputs_ + kPanel - 1) / kPanel; }
   DType dtype() const { return dtype_; }
   // First element of a panel; T is float or uint16_t (bf16 bits), as dtype() says.
   template <typename T>
@@ -43,15 +48,17 @@ class PackedLinear final : public LinearWeight {
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:
-  PackedLinear(int outputs, ReductionOrder order, DType dtype, Buffer packed,
-               std::vector<float> bias)
-      : outputs_(outputs),
+  PackedLinear(int own_outputs, const LinearLayout& layout, ReductionOrder order, DType dtype,
+               Buffer packed, std::vector<float> bias)
+      : own_outputs_(own_outputs),
+        layout_(layout),
         order_(order),
         dtype_(dtype),
         packed_(std::move(packed)),
         bias_(std::move(bias)) {}
 
-  int outputs_;
+  int own_outputs_;
+  LinearLayout layout_;
   ReductionOrder order_;
   DType dtype_;
   Buffer packed_;

@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -87,6 +89,13 @@ absl::Status RunScheduler(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
+// Of a worker whose device is lost. Its threads may be stuck in the device, and unwinding would
+// wait for them; there is nothing to save, since its sequences go on elsewhere.
+[[noreturn]] void ExitAtOnce(const absl::Status& status) {
+  std::fprintf(stderr, "lockstep worker: %s\n", status.ToString().c_str());
+  std::_Exit(1);
+}
+
 absl::Status RunWorker(const Arguments& arguments) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto config,
                             BeginRole<config::v1::WorkerConfig>("worker", arguments));
@@ -95,7 +104,7 @@ absl::Status RunWorker(const Arguments& arguments) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
   LOCKSTEP_ASSIGN_OR_RETURN(const auto server, worker::WorkerServer::Start(std::move(options)));
   while (!signals->Wait(kHealthPeriod).has_value()) {
-    LOCKSTEP_RETURN_IF_ERROR(server->health());
+    if (!server->health().ok()) ExitAtOnce(server->health());
   }
   server->Drain(DrainDeadline(drain_finish));
   return server->health();

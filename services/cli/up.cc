@@ -2,7 +2,9 @@
 
 #include <cstdio>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/signal_waiter.h"
@@ -35,11 +37,23 @@ void PrintAddresses(const ClusterLayout& layout) {
   std::fflush(stdout);
 }
 
+absl::StatusOr<std::vector<int64_t>> ReadRanks(const std::string& list) {
+  std::vector<int64_t> ranks;
+  for (const absl::string_view number : absl::StrSplit(list, ',')) {
+    if (!absl::SimpleAtoi(number, &ranks.emplace_back())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tensor_parallel: '", number, "' is no number"));
+    }
+  }
+  return ranks;
+}
+
 }  // namespace
 
 absl::Status RunUp(const Arguments& arguments) {
   ClusterOptions options;
   int64_t workers = 2;
+  std::string tensor_parallel = "1";
   int64_t port = kDefaultPort;
   absl::Duration start_timeout = absl::Minutes(2);
   options.model = "deploy/demo-model";
@@ -61,9 +75,14 @@ absl::Status RunUp(const Arguments& arguments) {
   flags.Add("kv_mib", &options.kv_mib, "KV of one worker, MiB; 0 is the worker's default");
   flags.Add("threads", &options.threads, "of one worker; 0 shares the cores");
   flags.Add("chunk_tokens", &options.chunk_tokens, "prefill tokens a step; 0 is the default");
+  flags.Add("reduction_segments", &options.reduction_segments,
+            "of row-parallel sums, a power of two; 0 is the default, 1");
+  flags.Add("tensor_parallel", &tensor_parallel,
+            "ranks of each worker, such as 1,2: in turn when there are more workers");
   flags.Add("log_level", &options.log_level, "debug, info, warning or error");
   flags.Add("start_timeout", &start_timeout, "longest wait until the cluster is ready");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.tensor_parallel, ReadRanks(tensor_parallel));
   options.workers = static_cast<int>(workers);
   options.port = static_cast<int>(port);
 

@@ -21,6 +21,8 @@ namespace {
 struct Mode {
   const char* name;
   absl::Status (*verify)(Subject*, const VerifyOptions&);
+  // Whether `all` includes it; null is always.
+  bool (*applies)(const Subject&) = nullptr;
 };
 
 constexpr Mode kModes[] = {
@@ -32,6 +34,7 @@ constexpr Mode kModes[] = {
     {"neighbours", VerifyNeighbours},
     {"long", VerifyLong},
     {"preemption", VerifyPreemption},
+    {"tp", VerifyTp, [](const Subject& subject) { return subject.workers_by_ranks().size() > 1; }},
     {"failover", VerifyFailover},
 };
 
@@ -88,7 +91,8 @@ absl::Status RunVerify(const Arguments& arguments) {
   connect.AddTo(&flags);
   flags.Add("mode", &mode,
             "single, mixed, prefix, radix_cache, prefill_vs_decode, neighbours, long, "
-            "preemption, failover, several of them divided by commas, or all");
+            "preemption, tp (for a cluster of different tensor_parallel), failover, several of "
+            "them divided by commas, or all");
   flags.Add("trials", &options.trials, "samples of each prompt");
   flags.Add("long_prompt_tokens", &options.long_prompt_tokens, "prompt of mode long");
   flags.Add("long_new_tokens", &options.long_new_tokens, "answer of mode long");
@@ -100,10 +104,13 @@ absl::Status RunVerify(const Arguments& arguments) {
   if (options.long_prompt_tokens < 1 || options.long_new_tokens < 1) {
     return absl::InvalidArgumentError("--long_prompt_tokens and --long_new_tokens are at least 1");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Mode> modes, ModesOf(mode));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mode> modes, ModesOf(mode));
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
   client::RolloutClient cluster(connect.Options());
   LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
+  if (mode == "all") {
+    std::erase_if(modes, [&](const Mode& m) { return m.applies != nullptr && !m.applies(subject); });
+  }
   const absl::Status held = RunModes(modes, &subject, options);
   if (out.empty()) return held;
   nlohmann::ordered_json report = NewReport("verify", mode, arguments);

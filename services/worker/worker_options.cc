@@ -1,6 +1,7 @@
 #include "services/worker/worker_options.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -27,6 +28,12 @@ absl::Status CheckShape(const WorkerOptions& options) {
   if ((options.reduction_segments & (options.reduction_segments - 1)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("reduction_segments: ", options.reduction_segments, " is no power of two"));
+  }
+  if (!std::has_single_bit(static_cast<uint64_t>(options.tensor_parallel)) ||
+      options.tensor_parallel > options.reduction_segments) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor_parallel: ", options.tensor_parallel,
+                                                   " is no power of two up to reduction_segments ",
+                                                   options.reduction_segments));
   }
   if (options.chunk_tokens % options.split_kv_size != 0) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", options.chunk_tokens,
@@ -63,6 +70,8 @@ absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& 
   LOCKSTEP_ASSIGN_OR_RETURN(o.threads, IntegerOr("threads", config.threads(), 0, 1, 1024));
   LOCKSTEP_ASSIGN_OR_RETURN(o.reduction_segments,
                             IntegerOr("reduction_segments", config.reduction_segments(), 1, 1, 64));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.tensor_parallel,
+                            IntegerOr("tensor_parallel", config.tensor_parallel(), 1, 1, 64));
   LOCKSTEP_ASSIGN_OR_RETURN(const int split_default, kernels::DefaultSplitKvSize(o.backend));
   LOCKSTEP_ASSIGN_OR_RETURN(o.split_kv_size, IntegerOr("split_kv_size", config.split_kv_size(),
                                                        split_default, 16, 65536));

@@ -20,6 +20,7 @@ struct WorkerOptions {
   std::string certificates_path;
   int64_t threads = 0;  // 0: one per core.
   int64_t reduction_segments = 0;
+  int64_t tensor_parallel = 0;  // Ranks.
   int64_t split_kv_size = 0;
   int64_t kv_bytes = 0;  // 0: 256 MiB of the host, or what a device has left.
   int64_t sequences_max = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,20 +36,44 @@ absl::StatusOr<std::shared_ptr<const text::Tokenizer>> LoadTokenizer(const std::
   return text::Tokenizer::Load(model);
 }
 
+// Of the CPU backend: what one rank gets of the threads.
+int ThreadsOfRank(const WorkerOptions& options) {
+  const int64_t all =
+      options.threads > 0 ? options.threads : int64_t{std::thread::hardware_concurrency()};
+  return static_cast<int>(std::max<int64_t>(1, all / options.tensor_parallel));
+}
+
+absl::StatusOr<LoadedModel> LoadOnBackend(const WorkerOptions& options,
+                                          const ModelOptions& model_options,
+                                          const WorkerHooks& hooks) {
+  if (options.model == kNullModel) return LoadModel(model_options, nullptr);
+  const int ranks = static_cast<int>(options.tensor_parallel);
+  kernels::BackendOptions backend = {.backend = options.backend,
+                                     .threads = ThreadsOfRank(options),
+                                     .certificates_path = options.certificates_path,
+                                     .normal = options.normal};
+  const auto make = [&](std::shared_ptr<kernels::Collective> end)
+      -> absl::StatusOr<std::unique_ptr<kernels::KernelSet>> {
+    kernels::BackendOptions own = backend;
+    own.collective = std::move(end);
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<kernels::KernelSet> kernels,
+                              kernels::CreateKernelSet(own));
+    return hooks.wrap_kernels ? hooks.wrap_kernels(std::move(kernels)) : std::move(kernels);
+  };
+  if (ranks == 1) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<kernels::KernelSet> kernels, make(nullptr));
+    return LoadModel(model_options, std::move(kernels));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<kernels::CollectiveGroup> group,
+                            kernels::CreateCollectiveGroup(options.backend, ranks));
+  return LoadModelOnRanks(model_options, group, [&](int rank) { return make(group->End(rank)); });
+}
+
 absl::StatusOr<LoadedModel> Load(const WorkerOptions& options, const WorkerHooks& hooks,
                                  const text::Tokenizer* tokenizer) {
-  std::unique_ptr<kernels::KernelSet> kernels;
-  if (options.model != kNullModel) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        kernels, kernels::CreateKernelSet({.backend = options.backend,
-                                           .threads = static_cast<int>(options.threads),
-                                           .certificates_path = options.certificates_path,
-                                           .normal = options.normal}));
-    if (hooks.wrap_kernels) kernels = hooks.wrap_kernels(std::move(kernels));
-  }
   ModelOptions model_options = ModelOptionsOf(options);
   if (tokenizer != nullptr) model_options.vocabulary_sampled = tokenizer->vocab_size();
-  LOCKSTEP_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(model_options, std::move(kernels)));
+  LOCKSTEP_ASSIGN_OR_RETURN(LoadedModel model, LoadOnBackend(options, model_options, hooks));
   if (hooks.wrap_executor) model.executor = hooks.wrap_executor(std::move(model.executor));
   return model;
 }
@@ -114,8 +139,10 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
   LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options_.model));
   const absl::Time begun = base_->clock()->Now();
   LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, hooks, tokenizer_.get()));
+  metrics_->ranks.Set(static_cast<double>(options_.tensor_parallel));
   base_->logger().Info("loaded", {{"model", model_.facts.name},
                                   {"backend", model_.fingerprint.backend},
+                                  {"ranks", options_.tensor_parallel},
                                   {"kv_blocks", model_.executor->kv_block_count()},
                                   {"load_seconds", base_->clock()->Now() - begun}});
   fence_ = std::make_unique<LeaseFence>(options_.server.cluster_id,

@@ -29,6 +29,7 @@ class AlteringExecutor : public worker::StepExecutor {
   bool asynchronous() const override { return inner_->asynchronous(); }
   uint64_t progress() const override { return inner_->progress(); }
   kernels::AuditCounts audit() const override { return inner_->audit(); }
+  absl::Status health() const override { return inner_->health(); }
   int kv_block_count() const override { return inner_->kv_block_count(); }
   int kv_block_tokens() const override { return inner_->kv_block_tokens(); }
   void PoisonKvBlock(int block) override { inner_->PoisonKvBlock(block); }

@@ -39,8 +39,8 @@ class ForwardingKernelSet : public kernels::KernelSet {
 
   absl::StatusOr<std::unique_ptr<kernels::LinearWeight>> PackLinear(
       std::span<const kernels::HostTensor> weights, std::span<const kernels::HostTensor> biases,
-      int segments) override {
-    return inner_->PackLinear(weights, biases, segments);
+      const kernels::LinearLayout& layout) override {
+    return inner_->PackLinear(weights, biases, layout);
   }
   absl::StatusOr<kernels::Buffer> UploadTable(const kernels::HostTensor& table) override {
     return inner_->UploadTable(table);

@@ -20,13 +20,15 @@ class SegmentsByBatchKernels final : public ForwardingKernelSet {
 
   absl::StatusOr<std::unique_ptr<kernels::LinearWeight>> PackLinear(
       std::span<const kernels::HostTensor> weights, std::span<const kernels::HostTensor> biases,
-      int segments) override {
+      const kernels::LinearLayout& layout) override {
     LOCKSTEP_ASSIGN_OR_RETURN(auto packed,
-                              ForwardingKernelSet::PackLinear(weights, biases, segments));
+                              ForwardingKernelSet::PackLinear(weights, biases, layout));
+    kernels::LinearLayout doubled = layout;
+    doubled.segments *= 2;
     for (const std::string_view name : kRowParallel) {
       if (!weights[0].name.ends_with(name)) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(altered_[packed.get()],
-                                ForwardingKernelSet::PackLinear(weights, biases, 2 * segments));
+                                ForwardingKernelSet::PackLinear(weights, biases, doubled));
     }
     return packed;
   }

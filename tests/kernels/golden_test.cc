@@ -25,7 +25,8 @@ class GoldenTest : public KernelTest {
     const HostTensor weight = bf16 ? HostTensor{"w", bits.data(), DType::kBf16, {96, 512}}
                                    : HostTensor{"w", w.data(), DType::kF32, {96, 512}};
     const HostTensor bias_tensor{"b", bias.data(), DType::kF32, {96}};
-    const auto packed = kernels().PackLinear({&weight, 1}, {&bias_tensor, 1}, segments).value();
+    const auto packed =
+        kernels().PackLinear({&weight, 1}, {&bias_tensor, 1}, {.segments = segments}).value();
     float* y = Put(WideData(3, 29 * 96));
     kernels().Linear({.weight = packed.get(),
                       .rows = 29,

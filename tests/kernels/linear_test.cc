@@ -46,7 +46,8 @@ class LinearTest : public KernelTest {
     const HostTensor weight{"w", w.data(), DType::kF32, {shape.outputs, shape.inputs}};
     const HostTensor bias_tensor{"b", bias.data(), DType::kF32, {shape.outputs}};
     return kernels()
-        .PackLinear({&weight, 1}, {&bias_tensor, bias.empty() ? 0u : 1u}, shape.segments)
+        .PackLinear({&weight, 1}, {&bias_tensor, bias.empty() ? 0u : 1u},
+                    {.segments = shape.segments})
         .value();
   }
 
@@ -109,7 +110,7 @@ TEST_P(LinearTest, Bf16WeightsEqualTheSameWeightsInFp32) {
   const auto x = WideData(5, static_cast<size_t>(shape.rows * shape.inputs));
   const auto bits = Bf16Data(WideData(6, static_cast<size_t>(shape.outputs * shape.inputs)));
   const HostTensor tensor{"w", bits.data(), DType::kBf16, {shape.outputs, shape.inputs}};
-  const auto narrow = kernels().PackLinear({&tensor, 1}, {}, shape.segments).value();
+  const auto narrow = kernels().PackLinear({&tensor, 1}, {}, {.segments = shape.segments}).value();
   const auto wide = Pack(FloatsOfBf16(bits), shape);
   EXPECT_LT(narrow->bytes(), wide->bytes());
   for (const int rows : {1, 4, 29}) {
@@ -229,7 +230,7 @@ TEST_P(LinearTest, StackedMatricesEqualSeparateOnes) {
   const auto x = WideData(19, 2 * 64);
   const std::vector<HostTensor> both = {{"a", a.data(), DType::kF32, {40, 64}},
                                         {"b", b.data(), DType::kF32, {9, 64}}};
-  const auto stacked = Run(*kernels().PackLinear(both, {}, 1).value(), x, 2);
+  const auto stacked = Run(*kernels().PackLinear(both, {}, {}).value(), x, 2);
   const auto ya = Run(*Pack(a, {2, 64, 40}), x, 2);
   const auto yb = Run(*Pack(b, {2, 64, 9}), x, 2);
   for (size_t r = 0; r < 2; ++r) {
@@ -252,13 +253,13 @@ TEST_P(LinearTest, RefusesTensorsThatDoNotFitAndNamesThem) {
   const std::vector<float> data(64 * 64);
   const std::vector<HostTensor> unequal = {{"q", data.data(), DType::kF32, {2, 64}},
                                            {"k", data.data(), DType::kF32, {2, 32}}};
-  EXPECT_THAT(std::string(kernels().PackLinear(unequal, {}, 1).status().message()),
+  EXPECT_THAT(std::string(kernels().PackLinear(unequal, {}, {}).status().message()),
               ::testing::HasSubstr("k: 32"));
   const HostTensor weight{"w", data.data(), DType::kF32, {4, 64}};
   const HostTensor bias{"w.bias", data.data(), DType::kF32, {5}};
-  EXPECT_THAT(std::string(kernels().PackLinear({&weight, 1}, {&bias, 1}, 1).status().message()),
+  EXPECT_THAT(std::string(kernels().PackLinear({&weight, 1}, {&bias, 1}, {}).status().message()),
               ::testing::HasSubstr("w.bias"));
-  EXPECT_EQ(kernels().PackLinear({&weight, 1}, {}, 2).status().code(),
+  EXPECT_EQ(kernels().PackLinear({&weight, 1}, {}, {.segments = 2}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

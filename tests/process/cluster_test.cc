@@ -72,6 +72,19 @@ TEST_F(ClusterProcessTest, EveryModeOfVerifyHolds) {
   EXPECT_THAT(verify.output, HasSubstr("9 of 9 modes held"));
 }
 
+// One worker has the model for itself, one shares it between two ranks; verify sends samples to
+// both, and kills each of them in mid-stream so that the other goes on.
+TEST(MixedClusterTest, EveryModeOfVerifyHoldsOverWorkersOfDifferentRanks) {
+  auto started = LocalCluster::Start({"--tensor_parallel=1,2", "--reduction_segments=2"});
+  ASSERT_TRUE(started.ok()) << started.status();
+  const Outcome verify = RunLockstep({"verify", "--target=" + (*started)->target(), "--mode=all",
+                                      "--trials=8", "--run_dir=" + (*started)->run_dir()},
+                                     absl::Minutes(5));
+  EXPECT_EQ(verify.ended, "exit code 0") << verify.output;
+  EXPECT_THAT(verify.output, HasSubstr("10 of 10 modes held"));
+  EXPECT_THAT(verify.output, HasSubstr("workers of tensor_parallel 2"));
+}
+
 TEST_F(ClusterProcessTest, ASecondClusterOnItsPortIsRefused) {
   const std::string port = cluster_->target().substr(cluster_->target().rfind(':') + 1);
   const Outcome second = RunLockstep(

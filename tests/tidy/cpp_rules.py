@@ -17,6 +17,8 @@ THREAD_HOMES = (
     "services/worker/engine/engine_loop.cc",   # the engine
     "services/worker/scheduler_link.h",        # heartbeats
     "services/worker/scheduler_link.cc",
+    "services/worker/model/rank_team.h",       # a thread for each rank of a model
+    "services/worker/model/rank_team.cc",
     "services/worker/model/random_weights.cc",  # drawing billions of numbers
     "tests/", "bench/",                        # races are tested with threads
 )

@@ -110,8 +110,12 @@ class CudaKernelSet final : public KernelSet {
 
   absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
                                                            std::span<const HostTensor> biases,
-                                                           int segments) override {
-    if (options_.normal) segments = 1;
+                                                           const LinearLayout& layout) override {
+    if (layout.reduced || layout.gathered_outputs > 0) {
+      return absl::UnimplementedError(
+          absl::StrCat(weights.front().name, ": the CUDA backend has no layers shared by ranks"));
+    }
+    const int segments = options_.normal ? 1 : layout.segments;
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
                               CudaLinearWeight::Create(weights, biases, segments, stream_.get()));
     ++packed_[packed->shape(DType::kBf16)];

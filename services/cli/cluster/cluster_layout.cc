@@ -49,8 +49,8 @@ config::v1::GatewayConfig GatewayConfigOf(const ClusterOptions& options, const M
   return config;
 }
 
-config::v1::WorkerConfig WorkerConfigOf(const ClusterOptions& options, const Member& worker,
-                                        const Member& scheduler) {
+config::v1::WorkerConfig WorkerConfigOf(const ClusterOptions& options, size_t index,
+                                        const Member& worker, const Member& scheduler) {
   config::v1::WorkerConfig config;
   config.set_worker_id(worker.name);
   config.set_scheduler(scheduler.address());
@@ -63,6 +63,10 @@ config::v1::WorkerConfig WorkerConfigOf(const ClusterOptions& options, const Mem
                                          : std::max<int64_t>(1, cores / options.workers));
   config.set_kv_bytes(options.kv_mib << 20);
   config.set_chunk_tokens(options.chunk_tokens);
+  config.set_reduction_segments(options.reduction_segments);
+  if (!options.tensor_parallel.empty()) {
+    config.set_tensor_parallel(options.tensor_parallel[index % options.tensor_parallel.size()]);
+  }
   return config;
 }
 
@@ -156,7 +160,7 @@ absl::StatusOr<ClusterLayout> MakeLayout(const ClusterOptions& given) {
   layout.members = {scheduler, router};
   for (int i = 0; i < options.workers; ++i) {
     Member worker = take(absl::StrCat("worker-", i), "worker");
-    Finish(options, WorkerConfigOf(options, worker, scheduler), &worker);
+    Finish(options, WorkerConfigOf(options, static_cast<size_t>(i), worker, scheduler), &worker);
     layout.members.push_back(std::move(worker));
   }
   layout.members.push_back(std::move(gateway));

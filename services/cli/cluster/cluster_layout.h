@@ -20,6 +20,9 @@ struct ClusterOptions {
   int64_t kv_mib = 0;                  // Of one worker; 0: the worker's default.
   int64_t threads = 0;                 // Of one worker; 0 shares the cores.
   int64_t chunk_tokens = 0;            // 0: the worker's default.
+  int64_t reduction_segments = 0;      // 0: the worker's default.
+  // Ranks of each worker, in turn when there are more workers. Empty: the worker's default.
+  std::vector<int64_t> tensor_parallel;
   int64_t reserve_horizon_tokens = 0;  // 0: the scheduler's default.
   std::string log_level;               // Empty: the default.
 };

@@ -34,6 +34,8 @@ absl::Status VerifyNeighbours(Subject* subject, const VerifyOptions& options);
 absl::Status VerifyPreemption(Subject* subject, const VerifyOptions& options);
 // A prompt of many chunks and an answer of many splits, several of each at once.
 absl::Status VerifyLong(Subject* subject, const VerifyOptions& options);
+// Workers whose models are shared by different numbers of ranks.
+absl::Status VerifyTp(Subject* subject, const VerifyOptions& options);
 // A worker killed in mid-stream.
 absl::Status VerifyFailover(Subject* subject, const VerifyOptions& options);
 

@@ -13,6 +13,7 @@ namespace {
 
 // Keys tried until every worker has one; with rendezvous hashing each has an equal chance.
 constexpr int kKeysTried = 512;
+constexpr char kRanksGauge[] = "lockstep_worker_ranks";
 
 // One line of solved arithmetic, as the demo model knows it; any model can read it.
 std::string Example(uint64_t number) {
@@ -75,6 +76,10 @@ absl::StatusOr<Subject> Subject::Connect(client::RolloutClient* cluster) {
   v1::TokenizeRequest probe;
   probe.set_text("1");
   subject.has_tokenizer_ = cluster->Tokenize(probe).ok();
+  LOCKSTEP_ASSIGN_OR_RETURN(const MetricsSnapshot metrics, subject.ReadMetrics());
+  for (const std::string& worker : subject.workers()) {
+    ++subject.workers_by_ranks_[static_cast<int64_t>(metrics.Gauge(worker, kRanksGauge))];
+  }
   LOCKSTEP_RETURN_IF_ERROR(subject.FindKeys());
   return subject;
 }

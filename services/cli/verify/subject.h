@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,6 +58,8 @@ class Subject {
   // KV of the smallest worker.
   int64_t kv_tokens() const;
   std::vector<std::string> workers() const;
+  // Workers by the number of ranks that share their model, at the time of Connect.
+  const std::map<int64_t, int>& workers_by_ranks() const { return workers_by_ranks_; }
   // Sequences with this routing key go to this worker while the cluster is idle.
   const std::string& KeyOf(size_t worker) const { return keys_[worker]; }
 
@@ -80,6 +83,7 @@ class Subject {
   client::RolloutClient* cluster_;
   v1::GetServerInfoResponse info_;
   bool has_tokenizer_ = true;
+  std::map<int64_t, int> workers_by_ranks_;
   nlohmann::ordered_json records_ = nlohmann::ordered_json::array();
   std::vector<std::string> keys_;  // By position of the worker in info_.
 };

@@ -187,7 +187,7 @@ EngineSnapshot EngineLoop::Impl::Snapshot() const {
 
 absl::Status EngineLoop::Impl::health() const {
   base::MutexLock lock(&mutex_);
-  return health_;
+  return health_.ok() ? deps_.executor->health() : health_;
 }
 
 void EngineLoop::Impl::Run() {

@@ -88,7 +88,7 @@ class EngineLoop {
   void HandOffAll();
 
   EngineSnapshot Snapshot() const;
-  // Set once the executor failed: no step will run again.
+  // Set once the executor failed: no step will run again, though one may be stuck.
   absl::Status health() const;
 
  private:

@@ -53,6 +53,7 @@ struct EngineMetrics {
                           "Sequences that hold none."),
         batch_sequences_max(registry, "lockstep_worker_batch_sequences_max",
                             "Largest number of sequences in one step since start."),
+        ranks(registry, "lockstep_worker_ranks", "Ranks that share the model."),
         batch_sequences(registry, "lockstep_worker_batch_sequences", "Sequences in a step.",
                         metrics::PowerOfTwoBuckets(10)),
         batch_rows(registry, "lockstep_worker_batch_rows", "Tokens run in a step.",
@@ -93,6 +94,7 @@ struct EngineMetrics {
   metrics::Gauge sequences_running;
   metrics::Gauge sequences_waiting;
   metrics::Gauge batch_sequences_max;
+  metrics::Gauge ranks;
   metrics::Histogram batch_sequences;
   metrics::Histogram batch_rows;
   metrics::Histogram step_seconds;

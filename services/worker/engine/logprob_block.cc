@@ -1,5 +1,6 @@
 #include "services/worker/engine/logprob_block.h"
 
+#include <cstring>
 #include <vector>
 
 #include "common/base/check.h"
@@ -16,7 +17,20 @@ void AppendArray(const std::vector<T>& from, const LogprobRange& range, std::vec
   to->insert(to->end(), from.begin() + range.begin * width, from.begin() + range.end * width);
 }
 
+template <typename T>
+bool SameArray(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
 }  // namespace
+
+bool SameBits(const LogprobBlock& a, const LogprobBlock& b) {
+  return SameArray(a.raw, b.raw) && SameArray(a.scaled, b.scaled) &&
+         SameArray(a.entropy, b.entropy) && SameArray(a.top_ids, b.top_ids) &&
+         SameArray(a.top_logprobs, b.top_logprobs) &&
+         SameArray(a.chosen_logprobs, b.chosen_logprobs);
+}
 
 void AppendLogprobs(const LogprobBlock& from, const LogprobRange& range, LogprobBlock* to) {
   if (range.begin == range.end) return;

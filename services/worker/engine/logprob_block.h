@@ -15,6 +15,8 @@ struct LogprobRange {
 
 // Appends a range of `from` to `to`, which then has the same arrays, each longer by the range.
 void AppendLogprobs(const LogprobBlock& from, const LogprobRange& range, LogprobBlock* to);
+// Whether all arrays have equal bits; a NaN equals itself.
+bool SameBits(const LogprobBlock& a, const LogprobBlock& b);
 // Leaves raw and scaled logprobs alone.
 void DropDetails(LogprobBlock* block);
 // Leaves everything else alone.

@@ -82,6 +82,9 @@ class StepExecutor {
   // What the audit of the device has looked at so far. A difference ends the engine like a lost
   // device, by the status of a later Collect.
   virtual kernels::AuditCounts audit() const { return {}; }
+  // Why the device is lost, as soon as that is known: a step in flight may be stuck in it.
+  // Thread-safe.
+  virtual absl::Status health() const { return absl::OkStatus(); }
   virtual int kv_block_count() const = 0;
   virtual int kv_block_tokens() const = 0;
   // Fills a block with NaN; tests use it to show that nothing reads foreign or stale KV.

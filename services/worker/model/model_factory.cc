@@ -14,6 +14,8 @@
 #include "services/worker/model/null_executor.h"
 #include "services/worker/model/random_model.h"
 #include "services/worker/model/random_weights.h"
+#include "services/worker/model/rank_team.h"
+#include "services/worker/model/ranked_executor.h"
 #include "services/worker/model/tensor_reader.h"
 #include "services/worker/model/transformer.h"
 #include "services/worker/model/transformer_executor.h"
@@ -169,18 +171,21 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   LOCKSTEP_RETURN_IF_ERROR(CheckWeightsFit(config, memory));
   LOCKSTEP_ASSIGN_OR_RETURN(
       ModelWeights weights,
-      LoadWeights(config, source.weights, options.reduction_segments, kernels.get()));
+      LoadWeights(config, source.weights,
+                  {.reduction_segments = options.reduction_segments, .part = options.part},
+                  kernels.get()));
 
   LoadedModel model;
   model.weights_digest = weights.digest;
   TransformerExecutor::Parts parts;
+  const ModelConfig own = PartOf(config, options.part);
   absl::StatusOr<std::unique_ptr<Transformer>> transformer = Transformer::Create(
-      config, std::move(weights),
+      own, std::move(weights),
       StepOptions(config, options, memory.total == 0 ? kHostLogitsBytes : kDeviceLogitsBytes),
       kernels.get());
   if (!transformer.ok()) return WithAdvice(transformer.status(), kStepAdvice);
   parts.transformer = *std::move(transformer);
-  LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(config, options, kernels.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(own, options, kernels.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string rope_digest, RopeDigest(*parts.transformer, kernels.get()));
   parts.kernels = std::move(kernels);
   absl::StatusOr<std::unique_ptr<StepExecutor>> executor = TransformerExecutor::Create(
@@ -287,6 +292,35 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
   }
   if (!NamesDirectory(options.model)) return LoadRandom(options, std::move(kernels));
   return LoadDirectory(options, std::move(kernels));
+}
+
+absl::StatusOr<LoadedModel> LoadModelOnRanks(const ModelOptions& options,
+                                             std::shared_ptr<kernels::CollectiveGroup> group,
+                                             const MakeRankKernels& make_kernels) {
+  const int ranks = group->ranks();
+  auto team = std::make_unique<RankTeam>(ranks);
+  std::vector<absl::StatusOr<LoadedModel>> loaded(static_cast<size_t>(ranks));
+  team->Run([&](int rank) {
+    ModelOptions own = options;
+    own.part = {.rank = rank, .ranks = ranks};
+    absl::StatusOr<std::unique_ptr<kernels::KernelSet>> kernels = make_kernels(rank);
+    loaded[rank] = kernels.ok() ? LoadModel(own, *std::move(kernels)) : kernels.status();
+  });
+  const auto failed = std::ranges::find_if(loaded, [](const auto& model) { return !model.ok(); });
+  if (failed != loaded.end()) {
+    const absl::Status status = failed->status();
+    team->Run([&](int rank) { loaded[rank] = status; });
+    return status;
+  }
+  LoadedModel model = *std::move(loaded.front());
+  std::vector<std::unique_ptr<StepExecutor>> executors;
+  executors.push_back(std::move(model.executor));
+  for (size_t rank = 1; rank < loaded.size(); ++rank) {
+    executors.push_back(std::move(loaded[rank]->executor));
+  }
+  model.executor =
+      std::make_unique<RankedExecutor>(std::move(team), std::move(group), std::move(executors));
+  return model;
 }
 
 }  // namespace lockstep::worker

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,8 +11,10 @@
 #include "common/base/hash.h"
 #include "kernels/api/certification.h"
 #include "kernels/api/kernel_set.h"
+#include "kernels/api/collective.h"
 #include "services/worker/engine/step_executor.h"
 #include "services/worker/model/model_name.h"
+#include "services/worker/model/rank_part.h"
 
 namespace lockstep::worker {
 
@@ -29,6 +32,7 @@ struct ModelOptions {
   size_t logits_bytes_max = 0;
   // Decode steps run as captured, where the backend can. Off to compare.
   bool captures = true;
+  RankPart part;  // Set by LoadModelOnRanks.
 };
 
 // What the rest of a worker has to know about its model.
@@ -69,6 +73,16 @@ struct LoadedModel {
 // refused (by name), RESOURCE_EXHAUSTED when it does not fit.
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                                       std::unique_ptr<kernels::KernelSet> kernels);
+
+// The same over the ranks of `group`, of which each has a backend of its own: `make_kernels` is
+// called on its thread, and gives it the rank's end of `group`. kv_bytes is of each rank. Which
+// number of ranks it was reaches no bit and no digest. INVALID_ARGUMENT for a model that so many
+// cannot share.
+using MakeRankKernels =
+    std::function<absl::StatusOr<std::unique_ptr<kernels::KernelSet>>(int rank)>;
+absl::StatusOr<LoadedModel> LoadModelOnRanks(const ModelOptions& options,
+                                             std::shared_ptr<kernels::CollectiveGroup> group,
+                                             const MakeRankKernels& make_kernels);
 
 // The linear layers that LoadModel would prepare on a device, each with the most rows of a call.
 // Reads no weights. Fails like LoadModel; INVALID_ARGUMENT for the null model, which has none.

@@ -17,12 +17,9 @@ using Shape = std::vector<int64_t>;
 
 class WeightLoader {
  public:
-  WeightLoader(const ModelConfig& config, WeightSource* source, int reduction_segments,
+  WeightLoader(const ModelConfig& config, WeightSource* source, const ModelLayout& layout,
                kernels::KernelSet* kernels)
-      : config_(config),
-        source_(source),
-        reduction_segments_(reduction_segments),
-        kernels_(kernels) {}
+      : config_(config), source_(source), layout_(layout), kernels_(kernels) {}
 
   absl::StatusOr<ModelWeights> Load() {
     ModelWeights weights;
@@ -65,7 +62,14 @@ class WeightLoader {
     } else {
       LOCKSTEP_ASSIGN_OR_RETURN(head, source_->Take(kLmHead, {config_.vocabulary, config_.hidden}));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(weights->lm_head, kernels_->PackLinear({&head, 1}, {}, 1));
+    const Run own = VocabularyRun(config_.vocabulary, layout_.part);
+    const kernels::HostTensor own_head = Rows(head, own);
+    kernels::LinearLayout packing;
+    if (shared()) {
+      packing.gathered_outputs = config_.vocabulary;
+      packing.first_output = static_cast<int>(own.begin);
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(weights->lm_head, kernels_->PackLinear({&own_head, 1}, {}, packing));
     return absl::OkStatus();
   }
 
@@ -73,20 +77,24 @@ class WeightLoader {
     LOCKSTEP_ASSIGN_OR_RETURN(layer->input_norm,
                               Vector(prefix + "input_layernorm.weight", config_.hidden));
     const std::string attention = prefix + "self_attn.";
-    const std::pair<const char*, int> parts[] = {{"q_proj", config_.q_width()},
-                                                 {"k_proj", config_.kv_width()},
-                                                 {"v_proj", config_.kv_width()}};
+    const std::pair<const char*, int> parts[] = {
+        {"q_proj", config_.q_heads}, {"k_proj", config_.kv_heads}, {"v_proj", config_.kv_heads}};
     std::vector<kernels::HostTensor> qkv;
     std::vector<kernels::HostTensor> biases;
-    for (const auto& [name, width] : parts) {
+    for (const auto& [name, heads] : parts) {
+      const int64_t width = int64_t{heads} * config_.head_dim;
+      const Run own_heads = RunOf(heads, layout_.part);
+      const Run own = {own_heads.begin * config_.head_dim, own_heads.end * config_.head_dim};
       LOCKSTEP_ASSIGN_OR_RETURN(
-          qkv.emplace_back(),
+          const kernels::HostTensor weight,
           source_->Take(absl::StrCat(attention, name, ".weight"), {width, config_.hidden}));
+      qkv.push_back(Rows(weight, own));
       if (!config_.qkv_bias) continue;
-      LOCKSTEP_ASSIGN_OR_RETURN(biases.emplace_back(),
+      LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor bias,
                                 source_->Take(absl::StrCat(attention, name, ".bias"), {width}));
+      biases.push_back(Rows(bias, own));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(layer->qkv, kernels_->PackLinear(qkv, biases, 1));
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->qkv, kernels_->PackLinear(qkv, biases, {}));
     if (config_.qk_norm) {
       LOCKSTEP_ASSIGN_OR_RETURN(layer->q_norm,
                                 Vector(attention + "q_norm.weight", config_.head_dim));
@@ -105,7 +113,9 @@ class WeightLoader {
     std::vector<kernels::HostTensor> gate_up(2);
     LOCKSTEP_ASSIGN_OR_RETURN(gate_up[0], source_->Take(prefix + "mlp.gate_proj.weight", shape));
     LOCKSTEP_ASSIGN_OR_RETURN(gate_up[1], source_->Take(prefix + "mlp.up_proj.weight", shape));
-    LOCKSTEP_ASSIGN_OR_RETURN(layer->gate_up, kernels_->PackLinear(gate_up, {}, 1));
+    const Run own = RunOf(config_.ffn, layout_.part);
+    for (kernels::HostTensor& matrix : gate_up) matrix = Rows(matrix, own);
+    LOCKSTEP_ASSIGN_OR_RETURN(layer->gate_up, kernels_->PackLinear(gate_up, {}, {}));
     LOCKSTEP_ASSIGN_OR_RETURN(layer->down,
                               RowParallel(prefix + "mlp.down_proj.weight", config_.ffn));
     return absl::OkStatus();
@@ -120,8 +130,13 @@ class WeightLoader {
                                                                      int inputs) {
     LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor,
                               source_->Take(name, {config_.hidden, inputs}));
-    return kernels_->PackLinear({&tensor, 1}, {}, reduction_segments_);
+    const kernels::HostTensor own = Columns(tensor, RunOf(inputs, layout_.part));
+    return kernels_->PackLinear(
+        {&own, 1}, {},
+        {.segments = layout_.reduction_segments / layout_.part.ranks, .reduced = shared()});
   }
+
+  bool shared() const { return layout_.part.ranks > 1; }
 
   // A backend may still be copying from the mapped pages.
   absl::Status DropPages() {
@@ -132,7 +147,7 @@ class WeightLoader {
 
   const ModelConfig& config_;
   WeightSource* const source_;
-  const int reduction_segments_;
+  const ModelLayout layout_;
   kernels::KernelSet* const kernels_;
 };
 
@@ -162,9 +177,10 @@ absl::Status CheckReductionSegments(const ModelConfig& config, int reduction_seg
 }
 
 absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, WeightSource* source,
-                                         int reduction_segments, kernels::KernelSet* kernels) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckReductionSegments(config, reduction_segments));
-  return WeightLoader(config, source, reduction_segments, kernels).Load();
+                                         const ModelLayout& layout, kernels::KernelSet* kernels) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckReductionSegments(config, layout.reduction_segments));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRanks(config, layout.reduction_segments, layout.part.ranks));
+  return WeightLoader(config, source, layout, kernels).Load();
 }
 
 }  // namespace lockstep::worker

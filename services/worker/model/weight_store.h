@@ -11,6 +11,7 @@
 #include "common/base/hash.h"
 #include "kernels/api/kernel_set.h"
 #include "services/worker/model/model_config.h"
+#include "services/worker/model/rank_part.h"
 #include "services/worker/model/weight_source.h"
 
 namespace lockstep::worker {
@@ -26,7 +27,8 @@ struct LayerWeights {
   std::unique_ptr<kernels::LinearWeight> down;     // [hidden, ffn], row-parallel.
 };
 
-// The weights of one model in a backend's memory. Move-only; immutable after loading.
+// The weights of one rank in its backend's memory; widths are the rank's own. Move-only; immutable
+// after loading.
 struct ModelWeights {
   kernels::Buffer embedding;  // [vocabulary, hidden] as stored.
   kernels::DType embedding_type = kernels::DType::kF32;
@@ -44,11 +46,18 @@ struct ModelWeights {
 // INVALID_ARGUMENT names the layer and the numbers.
 absl::Status CheckReductionSegments(const ModelConfig& config, int reduction_segments);
 
-// Packs the weights of `source` for `kernels`. INVALID_ARGUMENT names the tensor, and its file if
-// it has one: of one that is missing, not part of the model, of another shape, of a type other than
-// BF16 and F32, or with a NaN or an infinity inside. Pages are dropped as soon as a layer is
-// packed, so memory peaks at the packed weights and one layer.
+// How a model is cut, into sums and over ranks.
+struct ModelLayout {
+  int reduction_segments = 1;
+  RankPart part;
+};
+
+// Packs one rank's part of the weights of `source` for `kernels`; every rank reads and checks all.
+// INVALID_ARGUMENT names the tensor, and its file if it has one: of one that is missing, not part
+// of the model, of another shape, of a type other than BF16 and F32, or with a NaN or an infinity
+// inside. Pages are dropped as soon as a layer is packed, so memory peaks at the packed weights and
+// one layer.
 absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, WeightSource* source,
-                                         int reduction_segments, kernels::KernelSet* kernels);
+                                         const ModelLayout& layout, kernels::KernelSet* kernels);
 
 }  // namespace lockstep::worker

@@ -93,7 +93,7 @@ class CpuModel {
       : config_(*LoadModelConfig(directory)), checkpoint_(*Checkpoint::Open(directory)) {
     kernels_ = *kernels::CreateKernelSet({.backend = "cpu", .threads = 2});
     TensorReader reader(checkpoint_);
-    ModelWeights weights = *LoadWeights(config_, &reader, 1, kernels_.get());
+    ModelWeights weights = *LoadWeights(config_, &reader, {}, kernels_.get());
     transformer_ = *Transformer::Create(
         config_, std::move(weights), {.rows_max = 512, .logits_rows_max = 16, .split_kv_size = 64},
         kernels_.get());

@@ -52,7 +52,7 @@ class WeightStoreTest : public ::testing::Test {
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(directory);
     if (!checkpoint.ok()) return checkpoint.status();
     TensorReader reader(*checkpoint);
-    return LoadWeights(*config, &reader, segments, kernels_.get());
+    return LoadWeights(*config, &reader, {.reduction_segments = segments}, kernels_.get());
   }
   static NamedTensor& Find(std::vector<NamedTensor>* tensors, const std::string& name) {
     for (NamedTensor& tensor : *tensors) {
@@ -217,7 +217,7 @@ TEST_F(WeightStoreTest, MappedPagesAreDroppedOncePacked) {
   const Checkpoint checkpoint = *Checkpoint::Open(directory);
   const int64_t before = MappedFileBytes();
   TensorReader reader(checkpoint);
-  const auto weights = LoadWeights(config, &reader, 1, kernels_.get());
+  const auto weights = LoadWeights(config, &reader, {}, kernels_.get());
   ASSERT_TRUE(weights.ok()) << weights.status();
   // The file has 31 MB, and reading it maps them all.
   EXPECT_LT(MappedFileBytes() - before, int64_t{4} << 20);
