@@ -109,7 +109,8 @@ absl::Status RunVerify(const Arguments& arguments) {
   client::RolloutClient cluster(connect.Options());
   LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
   if (mode == "all") {
-    std::erase_if(modes, [&](const Mode& m) { return m.applies != nullptr && !m.applies(subject); });
+    std::erase_if(modes,
+                  [&](const Mode& m) { return m.applies != nullptr && !m.applies(subject); });
   }
   const absl::Status held = RunModes(modes, &subject, options);
   if (out.empty()) return held;
