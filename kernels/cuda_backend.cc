@@ -8,7 +8,8 @@ namespace lockstep::kernels {
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
   return cuda::CreateCudaKernelSet({.certificates_path = options.certificates_path,
                                     .normal = options.normal,
-                                    .audit = options.audit});
+                                    .audit = options.audit,
+                                    .portable_kernels = options.portable_kernels});
 }
 
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& options,

@@ -23,6 +23,9 @@ struct BackendOptions {
   bool normal = false;
   // The CUDA backend audits itself; off to measure what that costs.
   bool audit = true;
+  // Of the CUDA backend: kernels that any supported GPU has, also where there are faster ones. The
+  // same bits; `architecture` says so.
+  bool portable_kernels = false;
 };
 
 // Makes the ops of one rank. FAILED_PRECONDITION when this binary was built without the backend,

@@ -8,8 +8,10 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${LOCKSTEP_NVCC})
 endif()
+# Code of rooms for all supported GPUs: compiled for the oldest (and by the driver for what is newer
+# than Hopper), and with Hopper's own instructions.
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
@@ -36,12 +38,22 @@ target_compile_options(lockstep_cuda_options INTERFACE
 # benches, and nothing that needs gRPC.
 add_custom_target(lockstep_gpu)
 
-# lockstep_cuda_library(NAME kernels_cuda SOURCES attention.cu … DEPS lockstep::x …)
-# As lockstep_library, for rooms with .cu files.
+# lockstep_cuda_library(NAME kernels_cuda SOURCES attention.cu … DEPS lockstep::x …
+#                       [ONLY_SM90 | PORTABLE])
+# As lockstep_library, for rooms with .cu files. ONLY_SM90: kernels that nothing but Hopper can run.
+# PORTABLE: kernels of instructions that every GPU since Ampere has; Hopper gets the same program,
+# so that tests there run what others do.
 function(lockstep_cuda_library)
-  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "ONLY_SM90;PORTABLE" "NAME" "SOURCES;DEPS" ${ARGN})
   lockstep_library(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} CUDA::cudart_static)
   target_link_libraries(lockstep_${ARG_NAME} PRIVATE lockstep_cuda_options)
+  if(ARG_ONLY_SM90)
+    set_target_properties(lockstep_${ARG_NAME} PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  elseif(ARG_PORTABLE)
+    set_target_properties(lockstep_${ARG_NAME} PROPERTIES CUDA_ARCHITECTURES OFF)
+    target_compile_options(lockstep_${ARG_NAME} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80]>")
+  endif()
   add_dependencies(lockstep_gpu lockstep_${ARG_NAME})
 endfunction()
 

@@ -27,9 +27,53 @@ inline bool IsSupported(const AttentionCall& call) {
          limits.head_dim == args.head_dim;
 }
 
-// Tokens of a prefill tile: as many as give `prefill_rows` packed rows.
+inline constexpr int kPortablePrefillRows = 64;
+
+// Tokens of a prefill tile: as many as give so many packed rows.
 inline int TileTokens(const AttentionCall& call) {
-  return call.schedule.prefill_rows / (call.args.q_heads / call.args.kv_heads);
+  const int rows = call.schedule.path == KernelPath::kPortable ? kPortablePrefillRows
+                                                               : call.schedule.prefill_rows;
+  return rows / (call.args.q_heads / call.args.kv_heads);
 }
+
+// Decode CTAs that a multiprocessor holds at once; shared memory sets it.
+inline constexpr int kDecodeCtas = 2;
+
+inline dim3 DecodeGrid(const AttentionCall& call) {
+  return dim3(static_cast<unsigned>(call.schedule.multiprocessors * kDecodeCtas));
+}
+
+inline dim3 PrefillGrid(const AttentionCall& call) {
+  const StepShape& shape = call.args.shape;
+  return dim3(static_cast<unsigned>(TilesMax(shape.rows, shape.sequences, TileTokens(call))),
+              static_cast<unsigned>(call.args.kv_heads));
+}
+
+// What a step needs of Kernels::Decode<kHeadDim, kBlock>(call, stream) and Prefill.
+template <typename Kernels, int kHeadDim, int kBlock>
+cudaError_t LaunchOfShape(const AttentionCall& call, cudaStream_t stream) {
+  if (const cudaError_t error = Kernels::template Decode<kHeadDim, kBlock>(call, stream);
+      error != cudaSuccess) {
+    return error;
+  }
+  // A step with as many sequences as rows has no sequence with many rows.
+  const bool decode_only = call.args.shape.rows <= call.args.shape.sequences;
+  if (decode_only && call.schedule.split_decode) return cudaSuccess;
+  return Kernels::template Prefill<kHeadDim, kBlock>(call, stream);
+}
+
+template <typename Kernels>
+cudaError_t LaunchAttention(const AttentionCall& call, cudaStream_t stream) {
+  if (call.args.head_dim == 64) {
+    return call.kv_block == 64 ? LaunchOfShape<Kernels, 64, 64>(call, stream)
+                               : LaunchOfShape<Kernels, 64, 128>(call, stream);
+  }
+  return call.kv_block == 64 ? LaunchOfShape<Kernels, 128, 64>(call, stream)
+                             : LaunchOfShape<Kernels, 128, 128>(call, stream);
+}
+
+// Attention of each path, for calls that are supported.
+cudaError_t AttentionOnSm90(const AttentionCall& call, cudaStream_t stream);
+cudaError_t AttentionPortable(const AttentionCall& call, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -9,11 +9,25 @@ namespace lockstep::kernels::cuda {
 // Shared memory that a kernel has without asking.
 inline constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
 
-// Launches a kernel that may start while those ahead of it end: it calls WaitForKernels before it
-// looks at what they write or writes what they look at. Arguments are the kernel's own.
+// Whether kernels of a stream can overlap on this process's device: since Hopper.
+inline bool KernelsCanOverlap() {
+  static const bool can = [] {
+    int device = 0;
+    int major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  return can;
+}
+
+// Launches a kernel that may start while those ahead of it end, where `overlaps`: it calls
+// WaitForKernels before it looks at what they write or writes what they look at. Arguments are the
+// kernel's own.
 template <typename... Parameters>
-cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                         cudaStream_t stream, Parameters... parameters) {
+cudaError_t LaunchWith(bool overlaps, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                       size_t shared_bytes, cudaStream_t stream, Parameters... parameters) {
   const void* entry = reinterpret_cast<const void*>(kernel);
   if (shared_bytes > kSharedWithoutAsking) {
     if (const cudaError_t error = cudaFuncSetAttribute(
@@ -31,9 +45,23 @@ cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, s
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = overlaps ? 1 : 0;
   void* arguments[] = {&parameters...};
   return cudaLaunchKernelExC(&config, entry, arguments);
+}
+
+template <typename... Parameters>
+cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                         cudaStream_t stream, Parameters... parameters) {
+  return LaunchWith(KernelsCanOverlap(), kernel, grid, block, shared_bytes, stream, parameters...);
+}
+
+// Launches a kernel that starts when those ahead of it have ended. Portable kernels must: their
+// code has no instruction to wait for others.
+template <typename... Parameters>
+cudaError_t LaunchInOrder(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                          cudaStream_t stream, Parameters... parameters) {
+  return LaunchWith(false, kernel, grid, block, shared_bytes, stream, parameters...);
 }
 
 }  // namespace lockstep::kernels::cuda

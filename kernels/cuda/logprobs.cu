@@ -1,20 +1,21 @@
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device/logprobs_sm90.cuh"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/vocabulary_launch.h"
 
 namespace lockstep::kernels::cuda {
 
+size_t VocabularyScratchBytes(int vocabulary, int rows) {
+  return CtaRowElements(vocabulary) * sizeof(float) * static_cast<size_t>(rows);
+}
+
 cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule,
                      cudaStream_t stream) {
-  if (args.rows < 0 || args.vocabulary <= 0 || TilesOf(args.vocabulary) > kTilesMax ||
-      schedule.cluster < 1) {
+  if (args.rows < 0 || args.vocabulary <= 0 || TilesOf(args.vocabulary) > kTilesMax) {
     return cudaErrorInvalidValue;
   }
-  const size_t tiles = static_cast<size_t>(TilesPerCta(args.vocabulary, schedule.cluster));
-  return LaunchRows(LogprobsKernel, args.rows, schedule.cluster,
-                    tiles * (kTileIds + kTileSums) * sizeof(float), stream, args);
+  return schedule.path == KernelPath::kSm90 ? LogprobsOnSm90(args, schedule, stream)
+                                            : LogprobsPortable(args, schedule, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

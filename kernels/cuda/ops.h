@@ -5,6 +5,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/cuda/attention_workspace.h"
 #include "kernels/cuda/contract.h"
+#include "kernels/cuda/kernel_path.h"
 #include "kernels/cuda/kv_layout.h"
 
 // The ops of the CUDA backend, one file each. They only enqueue on the stream: no synchronisation,
@@ -14,10 +15,8 @@ namespace lockstep::kernels::cuda {
 
 // How attention is scheduled. No field reaches a bit: tests run every choice against every other.
 struct AttentionSchedule {
-  // Products of prefill: Hopper's warpgroup instructions, or those of any GPU since Ampere.
-  enum class Products { kWgmma, kMma };
-  Products products = Products::kWgmma;
-  int prefill_rows = 128;     // Packed rows of a prefill tile: 64 or 128.
+  KernelPath path = KernelPath::kSm90;
+  int prefill_rows = 128;     // Packed rows of a prefill tile: 64 or 128. On kPortable always 64.
   bool split_decode = true;   // Off: sequences with few rows are prefill tiles too.
   int multiprocessors = 132;  // Of the device.
 };

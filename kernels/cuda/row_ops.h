@@ -8,6 +8,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/elementwise.h"
 #include "kernels/api/sampling.h"
+#include "kernels/cuda/kernel_path.h"
 #include "kernels/cuda/kv_layout.h"
 
 // The ops that look at each row by itself. As those of ops.h they only enqueue, a graph can capture
@@ -52,9 +53,18 @@ cudaError_t SwiGlu(const SwiGluArgs& args, cudaStream_t stream);
 
 // How a row of logits is spread. No field reaches a bit: tests compare the choices.
 struct VocabularySchedule {
-  int cluster = 8;  // CTAs that hold a row, 1..16, in 200 KiB of shared memory each.
+  KernelPath path = KernelPath::kSm90;
+  int cluster = 8;  // On kSm90: CTAs that hold a row, 1..16, in 200 KiB of shared memory each.
+  // On kPortable: device memory for the rows that are looked at at once, VocabularyScratchBytes.
+  // One launch after the other uses it.
+  void* scratch = nullptr;
+  size_t scratch_bytes = 0;
 };
+// `rows` need not be all of a call's; twice as many as multiprocessors fill a GPU.
+size_t VocabularyScratchBytes(int vocabulary, int rows);
 
+// On kPortable a vocabulary has at most so many ids.
+inline constexpr int kPortableVocabularyMax = 1 << 18;
 cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule,
                      cudaStream_t stream);
 cudaError_t Sample(const SampleArgs& args, const VocabularySchedule& schedule, cudaStream_t stream);

@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device/sample_sm90.cuh"
+#include "kernels/cuda/device/noise.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/vocabulary_launch.h"
@@ -19,11 +19,11 @@ dim3 NoiseGrid(int threads) {
 cudaError_t Sample(const SampleArgs& args, const VocabularySchedule& schedule,
                    cudaStream_t stream) {
   if (args.rows < 0 || args.vocabulary_sampled <= 0 || args.vocabulary_sampled > args.vocabulary ||
-      TilesOf(args.vocabulary) > kTilesMax || schedule.cluster < 1) {
+      TilesOf(args.vocabulary) > kTilesMax) {
     return cudaErrorInvalidValue;
   }
-  const size_t ids = static_cast<size_t>(IdsPerCta(args.vocabulary, schedule.cluster));
-  return LaunchRows(SampleKernel, args.rows, schedule.cluster, ids * sizeof(float), stream, args);
+  return schedule.path == KernelPath::kSm90 ? SampleOnSm90(args, schedule, stream)
+                                            : SamplePortable(args, schedule, stream);
 }
 
 cudaError_t Noise(const NoiseArgs& args, cudaStream_t stream) {

@@ -2,9 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 
-// Shapes of the kernels that hold a row of logits in the shared memory of a cluster.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/row_ops.h"
+
+// Shapes of the kernels that hold a row of logits, in the shared memory of a cluster or in global
+// memory of one CTA.
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kVocabularyThreads = 512;
@@ -24,6 +29,40 @@ constexpr int TilesPerCta(int vocabulary, int cluster) {
 
 constexpr int IdsPerCta(int vocabulary, int cluster) {
   return TilesPerCta(vocabulary, cluster) * kTileIds;
+}
+
+// Sums of a tile that Logprobs keeps beside a row.
+inline constexpr int kTileSums = 3;
+
+// Floats that one CTA needs for a whole row.
+constexpr size_t CtaRowElements(int vocabulary) {
+  return static_cast<size_t>(TilesOf(vocabulary)) * (kTileIds + kTileSums);
+}
+
+// The ops of each path, for arguments that are checked.
+cudaError_t LogprobsOnSm90(const LogprobArgs& args, const VocabularySchedule& schedule,
+                           cudaStream_t stream);
+cudaError_t LogprobsPortable(const LogprobArgs& args, const VocabularySchedule& schedule,
+                             cudaStream_t stream);
+cudaError_t SampleOnSm90(const SampleArgs& args, const VocabularySchedule& schedule,
+                         cudaStream_t stream);
+cudaError_t SamplePortable(const SampleArgs& args, const VocabularySchedule& schedule,
+                           cudaStream_t stream);
+
+// Launches CTAs that take one row after the other, each in its part of the schedule's scratch.
+template <typename Args>
+cudaError_t LaunchCtaRows(void (*kernel)(Args, float*), const Args& args,
+                          const VocabularySchedule& schedule, cudaStream_t stream) {
+  const size_t rows_at_once =
+      schedule.scratch_bytes / (CtaRowElements(args.vocabulary) * sizeof(float));
+  if (schedule.scratch == nullptr || rows_at_once == 0 ||
+      args.vocabulary > kPortableVocabularyMax) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.rows == 0) return cudaSuccess;
+  const size_t ctas = std::min(rows_at_once, static_cast<size_t>(args.rows));
+  return LaunchInOrder(kernel, dim3(static_cast<unsigned>(ctas)), dim3(kVocabularyThreads), 0,
+                       stream, args, static_cast<float*>(schedule.scratch));
 }
 
 // Launches one cluster for each row.

@@ -151,7 +151,7 @@ void AttentionRig::Load(const std::vector<Chunk>& chunks, int padding_rows) {
 }
 
 void AttentionRig::Enqueue(const RigRun& run, cudaStream_t stream) {
-  const cuda::AttentionCall call{
+  cuda::AttentionCall call{
       .args = {.shape = shape_,
                .inputs = {.positions = token_positions_.as<int32_t>(),
                           .row_sequence = row_sequence_.as<int32_t>(),
@@ -171,6 +171,7 @@ void AttentionRig::Enqueue(const RigRun& run, cudaStream_t stream) {
       .workspace = cuda::LayOutAttentionWorkspace(limits_, workspace_.as<void>()),
       .schedule = run.schedule,
       .kv_block = options_.kv_block};
+  call.schedule.path = options_.path;
   if (run.reference) {
     Must(cuda::AttentionReference(call, stream));
     return;

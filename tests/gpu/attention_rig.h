@@ -8,10 +8,12 @@
 
 #include "kernels/api/buffer.h"
 #include "kernels/cuda/ops.h"
+#include "tests/gpu/gpu_test.h"
 
 namespace lockstep::testing {
 
 struct RigOptions {
+  kernels::cuda::KernelPath path = PathOfDevice();
   int q_heads = 32;
   int kv_heads = 8;
   int head_dim = 128;
@@ -36,6 +38,7 @@ struct Chunk {
   float fill = 0;  // When not 0, every value of the sequence: a hostile neighbour.
 };
 
+// The schedule's path is the rig's.
 struct RigRun {
   bool reference = false;
   kernels::cuda::AttentionSchedule schedule;

@@ -17,15 +17,13 @@
 namespace lockstep {
 namespace {
 
-using kernels::cuda::AttentionSchedule;
+using kernels::cuda::KernelPath;
 using testing::AttentionRig;
 using testing::BitwiseEqual;
 using testing::Chunk;
 using testing::RigOptions;
 using testing::RigRun;
 
-constexpr AttentionSchedule::Products kWgmma = AttentionSchedule::Products::kWgmma;
-constexpr AttentionSchedule::Products kMma = AttentionSchedule::Products::kMma;
 // Around every border of pages, blocks and splits.
 constexpr int kEdges[] = {0,   1,   63,  64,   127,  128,  255,  256,
                           511, 512, 513, 1023, 1024, 1777, 2047, 2999};
@@ -39,22 +37,29 @@ bool AllFinite(const std::vector<float>& y) {
   return std::all_of(y.begin(), y.end(), [](float value) { return std::isfinite(value); });
 }
 
-// Contract constants under measurement: block, split.
+// The kernels, and contract constants under measurement: block, split.
 class AttentionOrderTest : public testing::GpuTest,
-                           public ::testing::WithParamInterface<std::tuple<int, int>> {
+                           public ::testing::WithParamInterface<std::tuple<KernelPath, int, int>> {
  protected:
+  void SetUp() override {
+    const std::string reason = testing::WhyNoDevice(std::get<0>(GetParam()));
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
   RigOptions Options() const {
-    return {.kv_block = std::get<0>(GetParam()), .split_kv_size = std::get<1>(GetParam())};
+    const auto& [path, kv_block, split_kv_size] = GetParam();
+    return {.path = path, .kv_block = kv_block, .split_kv_size = split_kv_size};
   }
 };
 
+std::string NameOfOrder(const ::testing::TestParamInfo<std::tuple<KernelPath, int, int>>& info) {
+  const auto& [path, kv_block, split_kv_size] = info.param;
+  return absl::StrCat(testing::NameOf(path), "Block", kv_block, "Split", split_kv_size);
+}
+
 INSTANTIATE_TEST_SUITE_P(BlocksAndSplits, AttentionOrderTest,
-                         ::testing::Combine(::testing::Values(64, 128),
+                         ::testing::Combine(testing::BothPaths(), ::testing::Values(64, 128),
                                             ::testing::Values(256, 512, 1024)),
-                         [](const auto& info) {
-                           return absl::StrCat("Block", std::get<0>(info.param), "Split",
-                                               std::get<1>(info.param));
-                         });
+                         NameOfOrder);
 
 TEST_P(AttentionOrderTest, FastKernelsGiveTheReferencesBits) {
   AttentionRig rig(Options());
@@ -107,25 +112,43 @@ TEST_P(AttentionOrderTest, EveryScheduleGivesTheSameBits) {
                                    {.slot = 1, .stream = 2, .begin = 1023, .end = 1024},
                                    {.slot = 2, .stream = 3, .begin = 0, .end = 65}};
   const std::vector<float> expected = rig.Step(step);
-  for (const auto products : {kWgmma, kMma}) {
-    for (const int rows : {64, 128}) {
-      for (const bool split_decode : {true, false}) {
-        const RigRun run{.schedule = {.products = products,
-                                      .prefill_rows = rows,
-                                      .split_decode = split_decode,
-                                      .multiprocessors = split_decode ? 132 : 7}};
-        EXPECT_TRUE(BitwiseEqual(rig.Step(step, run), expected, rig.row_width()))
-            << (products == kMma ? "mma " : "wgmma ") << rows << " rows, "
-            << (split_decode ? "split" : "whole") << " decode";
-      }
+  for (const int rows : {64, 128}) {
+    for (const bool split_decode : {true, false}) {
+      const RigRun run{.schedule = {.prefill_rows = rows,
+                                    .split_decode = split_decode,
+                                    .multiprocessors = split_decode ? 132 : 7}};
+      EXPECT_TRUE(BitwiseEqual(rig.Step(step, run), expected, rig.row_width()))
+          << rows << " rows, " << (split_decode ? "split" : "whole") << " decode";
     }
   }
 }
 
-class AttentionTest : public testing::GpuTest {};
+// A step of every kind of work, with odd sizes: what Hopper's own kernels leave, the portable ones
+// do too.
+TEST_P(AttentionOrderTest, TheOtherPathGivesTheSameBits) {
+  const KernelPath other =
+      std::get<0>(GetParam()) == KernelPath::kSm90 ? KernelPath::kPortable : KernelPath::kSm90;
+  if (const std::string reason = testing::WhyNoDevice(other); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 1777, .end = 2891},
+                                   {.slot = 1, .stream = 2, .begin = 2047, .end = 2049},
+                                   {.slot = 2, .stream = 3, .begin = 0, .end = 333},
+                                   {.slot = 3, .stream = 4, .begin = 2998, .end = 2999}};
+  RigOptions options = Options();
+  const std::vector<float> expected = AttentionRig(options).Step(step, {}, 7);
+  ASSERT_TRUE(AllFinite(expected));
+  options.path = other;
+  AttentionRig rig(options);
+  EXPECT_TRUE(BitwiseEqual(rig.Step(step, {}, 7), expected, rig.row_width()));
+}
 
-TEST_F(AttentionTest, ChunkCutsDoNotShow) {
-  AttentionRig rig({});
+class AttentionTest : public testing::GpuPathTest {};
+
+INSTANTIATE_TEST_SUITE_P(Paths, AttentionTest, testing::BothPaths(), testing::NameOfPath);
+
+TEST_P(AttentionTest, ChunkCutsDoNotShow) {
+  AttentionRig rig({.path = GetParam()});
   const std::vector<float> whole = rig.Step({{.stream = 1, .begin = 0, .end = 3000}});
   std::vector<float> pieces;
   const int cuts[] = {0, 1, 777, 780, 1999, 2048, 3000};
@@ -138,11 +161,12 @@ TEST_F(AttentionTest, ChunkCutsDoNotShow) {
 }
 
 // Other head sizes and groups of every kind that models have.
-TEST_F(AttentionTest, EveryShapeOfHeadsGivesTheReferencesBits) {
+TEST_P(AttentionTest, EveryShapeOfHeadsGivesTheReferencesBits) {
   for (const auto& [q_heads, kv_heads, head_dim] :
        {std::tuple(4, 2, 64), std::tuple(14, 2, 64), std::tuple(5, 1, 128), std::tuple(8, 8, 128),
         std::tuple(16, 1, 128)}) {
-    AttentionRig rig({.q_heads = q_heads,
+    AttentionRig rig({.path = GetParam(),
+                      .q_heads = q_heads,
                       .kv_heads = kv_heads,
                       .head_dim = head_dim,
                       .positions = 1200,
@@ -155,10 +179,11 @@ TEST_F(AttentionTest, EveryShapeOfHeadsGivesTheReferencesBits) {
 }
 
 // A few rows and keys in several splits, so that tools that watch every access come to an end.
-TEST_F(AttentionTest, SmallStepsOfEveryKindGiveTheReferencesBits) {
+TEST_P(AttentionTest, SmallStepsOfEveryKindGiveTheReferencesBits) {
   for (const int head_dim : {64, 128}) {
     for (const int kv_block : {64, 128}) {
-      AttentionRig rig({.q_heads = 6,
+      AttentionRig rig({.path = GetParam(),
+                        .q_heads = 6,
                         .kv_heads = 2,
                         .head_dim = head_dim,
                         .kv_block = kv_block,
@@ -171,20 +196,19 @@ TEST_F(AttentionTest, SmallStepsOfEveryKindGiveTheReferencesBits) {
                                        {.slot = 2, .stream = 3, .begin = 127, .end = 130},
                                        {.slot = 3, .stream = 4, .begin = 0, .end = 1}};
       const std::vector<float> reference = rig.Step(step, {.reference = true}, 3);
-      for (const auto products : {kWgmma, kMma}) {
-        for (const int rows : {64, 128}) {
-          const RigRun run{.schedule = {.products = products, .prefill_rows = rows}};
-          EXPECT_TRUE(BitwiseEqual(rig.Step(step, run, 3), reference, rig.row_width()))
-              << "heads of " << head_dim << ", blocks of " << kv_block << ", " << rows << " rows";
-        }
+      for (const int rows : {64, 128}) {
+        const RigRun run{.schedule = {.prefill_rows = rows}};
+        EXPECT_TRUE(BitwiseEqual(rig.Step(step, run, 3), reference, rig.row_width()))
+            << "heads of " << head_dim << ", blocks of " << kv_block << ", " << rows << " rows";
       }
     }
   }
 }
 
-TEST_F(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
+TEST_P(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
   constexpr int kBatchMax = 256;
-  AttentionRig rig({.q_heads = 8, .kv_heads = 2, .positions = 700, .sequences = kBatchMax});
+  AttentionRig rig(
+      {.path = GetParam(), .q_heads = 8, .kv_heads = 2, .positions = 700, .sequences = kBatchMax});
   const Chunk row{.slot = 5, .stream = 1, .begin = 600, .end = 601};
   const std::vector<float> alone = rig.Step({row});
   ASSERT_TRUE(AllFinite(alone));
@@ -214,8 +238,9 @@ TEST_F(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
 
 // At every second place of a batch, which of them by the batch's size; other sequences, hostile
 // ones too, between them.
-TEST_F(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
-  AttentionRig rig({.q_heads = 4,
+TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
+  AttentionRig rig({.path = GetParam(),
+                    .q_heads = 4,
                     .kv_heads = 1,
                     .head_dim = 64,
                     .kv_block = 64,
@@ -247,10 +272,10 @@ TEST_F(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
   }
 }
 
-TEST_F(AttentionTest, PrefillIsBlindToNeighboursAndPages) {
+TEST_P(AttentionTest, PrefillIsBlindToNeighboursAndPages) {
   std::vector<float> alone;
   for (const uint32_t shuffle : {0u, 11u, 40u}) {
-    AttentionRig rig({.positions = 1400, .shuffle = shuffle});
+    AttentionRig rig({.path = GetParam(), .positions = 1400, .shuffle = shuffle});
     const Chunk chunk{.slot = 2, .stream = 1, .begin = 1000, .end = 1333};
     const std::vector<float> y = rig.Step({chunk});
     if (alone.empty()) alone = y;
@@ -265,8 +290,8 @@ TEST_F(AttentionTest, PrefillIsBlindToNeighboursAndPages) {
   }
 }
 
-TEST_F(AttentionTest, RepeatsBesideABusyStream) {
-  AttentionRig rig({});
+TEST_P(AttentionTest, RepeatsBesideABusyStream) {
+  AttentionRig rig({.path = GetParam()});
   const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 2900, .end = 2901},
                                    {.slot = 1, .stream = 2, .begin = 900, .end = 1300}};
   const std::vector<float> expected = rig.Step(step);
@@ -290,8 +315,8 @@ TEST_F(AttentionTest, RepeatsBesideABusyStream) {
   testing::Must(cudaStreamDestroy(stream));
 }
 
-TEST_F(AttentionTest, ACapturedGraphServesOtherContents) {
-  AttentionRig rig({});
+TEST_P(AttentionTest, ACapturedGraphServesOtherContents) {
+  AttentionRig rig({.path = GetParam()});
   const std::vector<Chunk> first = {{.slot = 0, .stream = 1, .begin = 100, .end = 400},
                                     {.slot = 1, .stream = 2, .begin = 50, .end = 51}};
   // As many rows and sequences, but the roles change.
@@ -317,8 +342,8 @@ TEST_F(AttentionTest, ACapturedGraphServesOtherContents) {
   testing::Must(cudaStreamDestroy(stream));
 }
 
-TEST_F(AttentionTest, RowsOfPaddingAreZero) {
-  AttentionRig rig({});
+TEST_P(AttentionTest, RowsOfPaddingAreZero) {
+  AttentionRig rig({.path = GetParam()});
   const std::vector<float> y = rig.Step({{.stream = 1, .begin = 9, .end = 10}}, {}, 3);
   const std::vector<float> padding(y.begin() + static_cast<ptrdiff_t>(rig.row_width()), y.end());
   EXPECT_TRUE(BitwiseEqual(padding, std::vector<float>(3 * rig.row_width(), 0.0f)));
@@ -376,8 +401,8 @@ Exact ExactAttention(const AttentionRig& rig, const Chunk& chunk, int position, 
   return exact;
 }
 
-TEST_F(AttentionTest, IsCloseToDoubles) {
-  AttentionRig rig({});
+TEST_P(AttentionTest, IsCloseToDoubles) {
+  AttentionRig rig({.path = GetParam()});
   const Chunk chunk{.stream = 1, .begin = 0, .end = 3000};
   const std::vector<float> y = rig.Step({chunk});
   for (const int position : kEdges) {
@@ -393,7 +418,7 @@ TEST_F(AttentionTest, IsCloseToDoubles) {
   }
 }
 
-TEST_F(AttentionTest, RefusesShapesThatItDoesNotHave) {
+TEST_P(AttentionTest, RefusesShapesThatItDoesNotHave) {
   using kernels::cuda::AttentionCall;
   AttentionCall call{.args = {.shape = {.rows = 1, .sequences = 1, .blocks_max = 8},
                               .q_heads = 32,

@@ -5,9 +5,11 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "kernels/factory.h"
@@ -52,18 +54,21 @@ std::string DigestOf(const testing::Trace& trace) {
   return hasher.Finish().ToString();
 }
 
-class DeviceGoldenTest : public ::testing::TestWithParam<Golden> {};
+// With the kernels of the device, and with those of any GPU.
+class DeviceGoldenTest : public ::testing::TestWithParam<std::tuple<Golden, bool>> {};
 
 TEST_P(DeviceGoldenTest, ModelsGiveTheBitsOfVersion1) {
   if (const std::string reason = testing::WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
-  auto kernels = kernels::CreateKernelSet({.backend = "cuda"});
+  const auto& [golden, portable] = GetParam();
+  auto kernels = kernels::CreateKernelSet({.backend = "cuda", .portable_kernels = portable});
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   const kernels::BackendTraits traits = (*kernels)->traits();
-  if (traits.architecture != kGpu) GTEST_SKIP() << "the bits are those of " << kGpu;
+  if (!traits.architecture.starts_with(kGpu)) GTEST_SKIP() << "the bits are those of " << kGpu;
+  EXPECT_EQ(traits.architecture, absl::StrCat(kGpu, portable ? ", portable kernels" : ""));
   EXPECT_EQ(traits.contract_version, 1);
   EXPECT_EQ(traits.key_block_tokens, 128);
-  const auto model = LoadModel({.model = GetParam().model,
-                                .reduction_segments = GetParam().segments,
+  const auto model = LoadModel({.model = golden.model,
+                                .reduction_segments = golden.segments,
                                 .split_kv_size = 1024,
                                 .kv_bytes = int64_t{1} << 30,
                                 .sequences_max = 8,
@@ -76,34 +81,39 @@ TEST_P(DeviceGoldenTest, ModelsGiveTheBitsOfVersion1) {
       .new_tokens = kNewTokens,
       .sampling = {.temperature = 0}};
   const testing::Schedule schedule = {.blocks = testing::Blocks(0, 1, kSequencePages)};
-  EXPECT_EQ(DigestOf(testing::Drive(model->executor.get(), sequence, schedule)), GetParam().greedy);
+  EXPECT_EQ(DigestOf(testing::Drive(model->executor.get(), sequence, schedule)), golden.greedy);
   sequence.sampling = {.sub_seed = 0x9E3779B97F4A7C15,
                        .temperature = 0.8f,
                        .top_k = 200,
                        .top_p = 0.95f,
                        .min_p = 0.001f};
-  EXPECT_EQ(DigestOf(testing::Drive(model->executor.get(), sequence, schedule)), GetParam().drawn);
+  EXPECT_EQ(DigestOf(testing::Drive(model->executor.get(), sequence, schedule)), golden.drawn);
+}
+
+constexpr Golden kModels[] = {{.name = "Tiny",
+                               .model = "random:qwen3-tiny",
+                               .segments = 1,
+                               .greedy = "3e682c0d90e85f82ba3c97157f338995",
+                               .drawn = "ba6171b398210ea815e2f3fe7d7e06ce"},
+                              {.name = "TinyTwoSegments",
+                               .model = "random:qwen3-tiny",
+                               .segments = 2,
+                               .greedy = "d3548881dc5a20057430395f9af1fa34",
+                               .drawn = "3516a70b76678f1b7a9515d57f918dd3"},
+                              {.name = "Qwen3Tied",
+                               .model = "random:qwen3-0.6b",
+                               .segments = 1,
+                               .greedy = "9e6fc88e33209e90ac6d3eef4838fbfa",
+                               .drawn = "e7b560bc86635bf27a33debbe27da255"}};
+
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<Golden, bool>>& info) {
+  const auto& [golden, portable] = info.param;
+  return absl::StrCat(golden.name, portable ? "Portable" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceGoldenTest,
-                         ::testing::Values(Golden{.name = "Tiny",
-                                                  .model = "random:qwen3-tiny",
-                                                  .segments = 1,
-                                                  .greedy = "3e682c0d90e85f82ba3c97157f338995",
-                                                  .drawn = "ba6171b398210ea815e2f3fe7d7e06ce"},
-                                           Golden{.name = "TinyTwoSegments",
-                                                  .model = "random:qwen3-tiny",
-                                                  .segments = 2,
-                                                  .greedy = "d3548881dc5a20057430395f9af1fa34",
-                                                  .drawn = "3516a70b76678f1b7a9515d57f918dd3"},
-                                           Golden{.name = "Qwen3Tied",
-                                                  .model = "random:qwen3-0.6b",
-                                                  .segments = 1,
-                                                  .greedy = "9e6fc88e33209e90ac6d3eef4838fbfa",
-                                                  .drawn = "e7b560bc86635bf27a33debbe27da255"}),
-                         [](const ::testing::TestParamInfo<Golden>& info) {
-                           return std::string(info.param.name);
-                         });
+                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Bool()),
+                         NameOf);
 
 }  // namespace
 }  // namespace lockstep::worker

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "gtest/gtest.h"
 #include "kernels/api/buffer.h"
+#include "kernels/cuda/kernel_path.h"
 #include "kernels/cuda/runtime/device_memory.h"
 
 // What tests on a device share.
@@ -20,8 +21,9 @@ inline void Must(cudaError_t error) {
       << cudaGetErrorName(error) << " " << cudaGetErrorString(error);
 }
 
-// Why the kernels cannot run here; empty when they can.
-inline std::string WhyNoDevice() {
+// Why the kernels of a path cannot run here; empty when they can.
+inline std::string WhyNoDevice(
+    kernels::cuda::KernelPath path = kernels::cuda::KernelPath::kPortable) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     return absl::StrCat("no CUDA device: ", cudaGetErrorString(error));
@@ -29,11 +31,16 @@ inline std::string WhyNoDevice() {
   if (count == 0) return "no CUDA device";
   cudaDeviceProp properties;
   Must(cudaGetDeviceProperties(&properties, 0));
-  if (properties.major != 9 || properties.minor != 0) {
-    return absl::StrCat("built for compute capability 9.0, the device is a ", properties.name,
-                        " of ", properties.major, ".", properties.minor);
-  }
-  return "";
+  const bool sm90 = properties.major == 9 && properties.minor == 0;
+  if (path == kernels::cuda::KernelPath::kSm90 ? sm90 : properties.major >= 8) return "";
+  return absl::StrCat("the kernels are not for a ", properties.name, " of compute capability ",
+                      properties.major, ".", properties.minor);
+}
+
+// The kernels that the device's compute capability chooses.
+inline kernels::cuda::KernelPath PathOfDevice() {
+  using kernels::cuda::KernelPath;
+  return WhyNoDevice(KernelPath::kSm90).empty() ? KernelPath::kSm90 : KernelPath::kPortable;
 }
 
 // Row counts at which a row must be what it is alone: all up to 256, then odd ones.
@@ -51,6 +58,29 @@ class GpuTest : public ::testing::Test {
     if (const std::string reason = WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
+
+// Cases for the kernels of both paths.
+class GpuPathTest : public GpuTest,
+                    public ::testing::WithParamInterface<kernels::cuda::KernelPath> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = WhyNoDevice(GetParam()); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+  }
+};
+
+inline std::string NameOf(kernels::cuda::KernelPath path) {
+  return path == kernels::cuda::KernelPath::kSm90 ? "Sm90" : "Portable";
+}
+
+inline auto BothPaths() {
+  return ::testing::Values(kernels::cuda::KernelPath::kSm90, kernels::cuda::KernelPath::kPortable);
+}
+
+inline std::string NameOfPath(const ::testing::TestParamInfo<kernels::cuda::KernelPath>& info) {
+  return NameOf(info.param);
+}
 
 inline kernels::Buffer DeviceBytes(size_t bytes) {
   auto buffer = kernels::cuda::AllocateDevice(bytes, "test data");

@@ -53,7 +53,9 @@ cublasLtHandle_t Handle() {
 kernels::cuda::CertificateTable Certified(const std::vector<LinearShape>& shapes,
                                           std::vector<int> ladder) {
   auto table = kernels::cuda::LoadOrCertify(
-      Handle(), {.shapes = shapes, .options = {.ladder = std::move(ladder)}, .path = ""});
+      Handle(), {.shapes = shapes,
+                 .options = {.ladder = std::move(ladder), .own_kernels = PathOfDevice()},
+                 .path = ""});
   LOCKSTEP_CHECK(table.ok()) << table.status().message();
   return *std::move(table);
 }

@@ -3,6 +3,7 @@
 // count, at every place of a batch, whatever the neighbours hold.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -202,7 +203,8 @@ TEST_P(LinearLayerTest, EveryCertifiedAlgorithmRepeatsBesideABusyStream) {
   constexpr int kRepeats = 20;
   const auto& [name, shape, accumulate] = GetParam();
   constexpr int kLongest = 512;
-  auto certifier = Certifier::Create(Handle(), {.ladder = {kLongest}});
+  auto certifier =
+      Certifier::Create(Handle(), {.ladder = {kLongest}, .own_kernels = testing::PathOfDevice()});
   ASSERT_TRUE(certifier.ok());
   LinearRig rig(shape, kLongest);
   rig.ComputeExpected(accumulate);
@@ -236,7 +238,14 @@ TEST_P(LinearLayerTest, EveryCertifiedAlgorithmRepeatsBesideABusyStream) {
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(differing[i], 0u) << names[i];
 }
 
-class OwnKernelTest : public testing::GpuTest {};
+// Hopper's own kernel.
+class OwnKernelTest : public testing::GpuTest {
+ protected:
+  void SetUp() override {
+    const std::string reason = testing::WhyNoDevice(kernels::cuda::KernelPath::kSm90);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
 
 // A small layer, so that tools that watch every access come to an end.
 TEST_F(OwnKernelTest, EveryTilingGivesTheReferencesBits) {
@@ -272,7 +281,8 @@ class CertificationTest : public testing::GpuTest {};
 // at 12288 inputs and few rows.
 TEST_F(CertificationTest, RefusesAnAlgorithmThatReportsNoSplitAndSplits) {
   const LinearShape shape = DenseShape(4096, 12288);
-  auto certifier = Certifier::Create(Handle(), {.ladder = {64}});
+  auto certifier =
+      Certifier::Create(Handle(), {.ladder = {64}, .own_kernels = testing::PathOfDevice()});
   ASSERT_TRUE(certifier.ok());
   int refused = 0;
   for (const int rows : {1, 8, 16, 32, 64}) {
@@ -294,7 +304,7 @@ TEST_F(CertificationTest, SeesOneBitOfOneElement) {
        {std::pair(DenseShape(1024, 1024), 16), std::pair(DenseShape(1024, 1024, 2), 32)}) {
     // The last bit of the mantissa, of an element in the middle of the second row.
     const size_t bit = (1024 + 517) * static_cast<size_t>(element_bits);
-    CertifierOptions options{.ladder = {16}};
+    CertifierOptions options{.ladder = {16}, .own_kernels = testing::PathOfDevice()};
     options.disturb = [&](void* product, cudaStream_t stream) {
       return testing::FlipBit(product, bit, stream);
     };
@@ -314,8 +324,9 @@ TEST_F(CertificationTest, SeesOneBitOfOneElement) {
 TEST_F(CertificationTest, ACapturedGraphHoldsTheKernelsOfItsCertificate) {
   const LinearShape shape = DenseShape(4096, 4096, 2);
   const auto table = kernels::cuda::LoadOrCertify(
-      Handle(),
-      {.shapes = {shape}, .options = {.ladder = {16, 256}, .own_kernels = false}, .path = ""});
+      Handle(), {.shapes = {shape},
+                 .options = {.ladder = {16, 256}, .own_kernels = std::nullopt},
+                 .path = ""});
   ASSERT_TRUE(table.ok()) << table.status().message();
   const auto plan = LinearPlan::Create(Handle(), *table, shape);
   ASSERT_TRUE(plan.ok());
@@ -345,7 +356,9 @@ TEST_F(CertificationTest, AFileServesTheSameEnvironmentAndNoOther) {
   const LinearShape shape = DenseShape(1024, 1024);
   const std::string path = absl::StrCat(::testing::TempDir(), "/lockstep_certificates");
   const kernels::cuda::CertificatesRequest request{
-      .shapes = {shape}, .options = {.ladder = {16}}, .path = path};
+      .shapes = {shape},
+      .options = {.ladder = {16}, .own_kernels = testing::PathOfDevice()},
+      .path = path};
   const auto made = kernels::cuda::LoadOrCertify(Handle(), request);
   ASSERT_TRUE(made.ok()) << made.status().message();
   const auto loaded = kernels::cuda::LoadOrCertify(Handle(), request);

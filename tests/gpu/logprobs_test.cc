@@ -1,6 +1,6 @@
 // Log-probabilities on the device. The CPU backend has the contract's bits (its own tests hold it
-// to plain code), so the device's must be the same: for every vocabulary, cluster, batch and
-// neighbour. Accuracy has a bound derived from the operands.
+// to plain code), so the device's must be the same: for every path, vocabulary, cluster,
+// batch and neighbour. Accuracy has a bound derived from the operands.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,6 +15,7 @@
 namespace lockstep {
 namespace {
 
+using kernels::cuda::KernelPath;
 using testing::LogprobCase;
 using testing::LogprobResult;
 using testing::LogprobsOnCpu;
@@ -61,28 +62,43 @@ void ExpectSame(const std::vector<LogprobResult>& actual,
   }
 }
 
-class GpuLogprobsTest : public testing::GpuTest {};
+class GpuLogprobsTest : public testing::GpuPathTest {
+ protected:
+  std::vector<LogprobResult> OnGpu(const std::vector<LogprobCase>& rows, int cluster = 8) const {
+    return LogprobsOnGpu(rows, {.path = GetParam(), .cluster = cluster});
+  }
+  void ExpectBlindRow(const LogprobCase& row, const std::vector<size_t>& batches) const;
+};
 
-TEST_F(GpuLogprobsTest, HaveTheCpuBackendsBitsForEveryVocabulary) {
-  for (const size_t vocabulary :
-       {1, 2, 5, 127, 128, 129, 1000, 1187, 4099, 32003, 128256, 151936}) {
-    const auto rows = RandomCases(static_cast<uint32_t>(vocabulary), 24, vocabulary);
-    ExpectSame(LogprobsOnGpu(rows), LogprobsOnCpu(rows), absl::StrCat("vocabulary ", vocabulary));
+INSTANTIATE_TEST_SUITE_P(Paths, GpuLogprobsTest, testing::BothPaths(), testing::NameOfPath);
+
+// Few ids, so that tools that watch every access come to an end.
+TEST_P(GpuLogprobsTest, SmallRowsHaveTheCpuBackendsBits) {
+  for (const size_t vocabulary : {1, 127, 1000, 4099}) {
+    const auto rows = RandomCases(static_cast<uint32_t>(vocabulary), 12, vocabulary);
+    ExpectSame(OnGpu(rows), LogprobsOnCpu(rows), absl::StrCat("vocabulary ", vocabulary));
   }
 }
 
-TEST_F(GpuLogprobsTest, EveryClusterGivesTheSameBits) {
+TEST_P(GpuLogprobsTest, HaveTheCpuBackendsBitsForEveryVocabulary) {
+  for (const size_t vocabulary :
+       {1, 2, 5, 127, 128, 129, 1000, 1187, 4099, 32003, 128256, 151936}) {
+    const auto rows = RandomCases(static_cast<uint32_t>(vocabulary), 24, vocabulary);
+    ExpectSame(OnGpu(rows), LogprobsOnCpu(rows), absl::StrCat("vocabulary ", vocabulary));
+  }
+}
+
+TEST_P(GpuLogprobsTest, EveryClusterGivesTheSameBits) {
+  if (GetParam() != KernelPath::kSm90) GTEST_SKIP() << "portable kernels have no clusters";
   const auto rows = RandomCases(40, 12, kVocabulary);
-  const auto expected = LogprobsOnGpu(rows);
+  const auto expected = OnGpu(rows);
   for (const int cluster : {4, 5, 7, 12, 16}) {
-    ExpectSame(LogprobsOnGpu(rows, {.cluster = cluster}), expected,
-               absl::StrCat("cluster of ", cluster));
+    ExpectSame(OnGpu(rows, cluster), expected, absl::StrCat("cluster of ", cluster));
   }
   const auto small = RandomCases(60, 12, 3000);
-  const auto small_expected = LogprobsOnGpu(small);
+  const auto small_expected = OnGpu(small);
   for (const int cluster : {1, 2, 16}) {
-    ExpectSame(LogprobsOnGpu(small, {.cluster = cluster}), small_expected,
-               absl::StrCat("cluster of ", cluster));
+    ExpectSame(OnGpu(small, cluster), small_expected, absl::StrCat("cluster of ", cluster));
   }
 }
 
@@ -101,37 +117,38 @@ std::vector<LogprobCase> Crowd(size_t rows, size_t vocabulary) {
   return crowd;
 }
 
-void ExpectBlindRow(const LogprobCase& row, const std::vector<size_t>& batches) {
-  const LogprobResult alone = LogprobsOnGpu({row})[0];
+void GpuLogprobsTest::ExpectBlindRow(const LogprobCase& row,
+                                     const std::vector<size_t>& batches) const {
+  const LogprobResult alone = OnGpu({row})[0];
   for (const size_t rows : batches) {
     auto batch = Crowd(rows, row.logits.size());
     const size_t places[] = {0, rows * 2 / 3, rows - 1};
     for (const size_t place : places) batch[place] = row;
-    const auto results = LogprobsOnGpu(batch);
+    const auto results = OnGpu(batch);
     for (const size_t place : places) {
       EXPECT_TRUE(Same(results[place], alone)) << "at " << place << " of " << rows;
     }
   }
 }
 
-TEST_F(GpuLogprobsTest, ARowIsBlindToItsPlaceAndNeighbours) {
+TEST_P(GpuLogprobsTest, ARowIsBlindToItsPlaceAndNeighbours) {
   LogprobCase row = RandomCase(3, kVocabulary);
   row.logits = testing::UniformData(3, kVocabulary, 12);
   row.params = {.target_id = 4711, .temperature = 0.7f, .top_count = 20, .want_entropy = 1};
   ExpectBlindRow(row, {2, 3, 17, 64, 133, 256});
 }
 
-TEST_F(GpuLogprobsTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
+TEST_P(GpuLogprobsTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
   constexpr size_t kFew = 524;
   LogprobCase row = RandomCase(3, kFew);
   row.logits = testing::UniformData(3, kFew, 12);
   row.params = {.target_id = 471, .temperature = 0.7f, .top_count = 20, .want_entropy = 1};
-  const LogprobResult alone = LogprobsOnGpu({row})[0];
+  const LogprobResult alone = OnGpu({row})[0];
   for (const size_t rows : testing::BatchSizes()) {
     for (const size_t start : {0, 1}) {
       auto batch = Crowd(rows, kFew);
       for (size_t place = start; place < rows; place += 2) batch[place] = row;
-      const auto results = LogprobsOnGpu(batch);
+      const auto results = OnGpu(batch);
       for (size_t place = start; place < rows; place += 2) {
         ASSERT_TRUE(Same(results[place], alone)) << "at " << place << " of " << rows;
       }
@@ -139,13 +156,13 @@ TEST_F(GpuLogprobsTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
   }
 }
 
-TEST_F(GpuLogprobsTest, NonFiniteRowsFailAlone) {
+TEST_P(GpuLogprobsTest, NonFiniteRowsFailAlone) {
   auto rows = RandomCases(200, 6, 5000);
   rows[1].logits[4999] = NAN;
   rows[2].logits[0] = std::numeric_limits<float>::infinity();
   rows[3].logits.assign(5000, -std::numeric_limits<float>::infinity());
   rows[1].params.top_count = rows[2].params.top_count = 7;
-  const auto results = LogprobsOnGpu(rows);
+  const auto results = OnGpu(rows);
   ExpectSame(results, LogprobsOnCpu(rows), "failing rows");
   for (const size_t row : {1, 2, 3}) {
     EXPECT_EQ(results[row].error, kernels::SampleError::kNonFiniteLogits);
@@ -154,22 +171,22 @@ TEST_F(GpuLogprobsTest, NonFiniteRowsFailAlone) {
   EXPECT_EQ(results[0].error, kernels::SampleError::kNone);
 }
 
-TEST_F(GpuLogprobsTest, TopIdsAreDescendingWithTiesToTheLowerId) {
+TEST_P(GpuLogprobsTest, TopIdsAreDescendingWithTiesToTheLowerId) {
   LogprobCase row{.logits = std::vector<float>(kVocabulary, 1.0f),
                   .params = {.target_id = 0, .top_count = 64}};
   row.logits[100000] = 2;
   row.logits[7] = -0.0f;
-  const LogprobResult result = LogprobsOnGpu({row})[0];
+  const LogprobResult result = OnGpu({row})[0];
   EXPECT_EQ(result.top_ids[0], 100000);
   for (int32_t i = 1; i < 64; ++i) {
     EXPECT_EQ(result.top_ids[static_cast<size_t>(i)], i <= 7 ? i - 1 : i);
   }
 }
 
-TEST_F(GpuLogprobsTest, AreAsCloseToTheExactOnesAsTheirRoundingsAllow) {
+TEST_P(GpuLogprobsTest, AreAsCloseToTheExactOnesAsTheirRoundingsAllow) {
   LogprobCase row{.logits = testing::UniformData(2, kVocabulary, 12), .params = {.target_id = -1}};
   for (int32_t id = 0; id < static_cast<int32_t>(kVocabulary); id += 7) row.chosen.push_back(id);
-  const LogprobResult result = LogprobsOnGpu({row})[0];
+  const LogprobResult result = OnGpu({row})[0];
   const double max = *std::max_element(row.logits.begin(), row.logits.end());
   double sum = 0;
   for (const float z : row.logits) sum += std::exp(static_cast<double>(z) - max);
@@ -185,35 +202,48 @@ TEST_F(GpuLogprobsTest, AreAsCloseToTheExactOnesAsTheirRoundingsAllow) {
   }
 }
 
-TEST_F(GpuLogprobsTest, RepeatBesideABusyStream) {
+TEST_P(GpuLogprobsTest, RepeatBesideABusyStream) {
   const auto rows = RandomCases(300, 40, kVocabulary);
-  const auto expected = LogprobsOnGpu(rows);
+  const auto expected = OnGpu(rows);
   testing::LogprobBatch batch(rows);
   testing::RunBesideABusyStream(
-      20, [&](cudaStream_t stream) { batch.Enqueue({}, stream); },
+      20, [&](cudaStream_t stream) { batch.Enqueue({.path = GetParam()}, stream); },
       [&](int run) { ExpectSame(batch.Read(), expected, absl::StrCat("run ", run)); });
 }
 
-TEST_F(GpuLogprobsTest, ACapturedGraphServesOtherContents) {
+TEST_P(GpuLogprobsTest, ACapturedGraphServesOtherContents) {
   auto first = RandomCases(400, 5, 32003);
   auto second = RandomCases(410, 5, 32003);
   for (size_t row = 0; row < 5; ++row) second[row].chosen.resize(first[row].chosen.size(), 3);
   testing::LogprobBatch batch(first);
-  testing::ReplayAfter([&](cudaStream_t stream) { batch.Enqueue({}, stream); },
+  testing::ReplayAfter([&](cudaStream_t stream) { batch.Enqueue({.path = GetParam()}, stream); },
                        [&] { batch.Load(second); });
   ExpectSame(batch.Read(), LogprobsOnCpu(second), "other contents");
 }
 
-TEST_F(GpuLogprobsTest, RefuseShapesThatTheyDoNotHave) {
-  const auto call = [](int vocabulary, int cluster) {
-    return kernels::cuda::Logprobs({.rows = 1, .vocabulary = vocabulary}, {.cluster = cluster},
+TEST_P(GpuLogprobsTest, RefuseShapesThatTheyDoNotHave) {
+  const testing::DeviceArray<uint8_t> scratch(size_t{4} << 20);
+  const auto call = [&](int vocabulary, int cluster) {
+    return kernels::cuda::Logprobs({.rows = 1, .vocabulary = vocabulary},
+                                   {.path = GetParam(),
+                                    .cluster = cluster,
+                                    .scratch = scratch.data(),
+                                    .scratch_bytes = scratch.size()},
                                    nullptr);
   };
   EXPECT_EQ(call(0, 8), cudaErrorInvalidValue);
-  EXPECT_EQ(call(1000, 0), cudaErrorInvalidValue);
-  EXPECT_EQ(call(1000, 17), cudaErrorInvalidValue);
-  EXPECT_EQ(call(151936, 1), cudaErrorInvalidValue);
   EXPECT_EQ(call(1 << 20, 16), cudaErrorInvalidValue);
+  if (GetParam() == KernelPath::kSm90) {
+    EXPECT_EQ(call(1000, 0), cudaErrorInvalidValue);
+    EXPECT_EQ(call(1000, 17), cudaErrorInvalidValue);
+    EXPECT_EQ(call(151936, 1), cudaErrorInvalidValue);
+  } else {
+    EXPECT_EQ(call(kernels::cuda::kPortableVocabularyMax + 1, 8), cudaErrorInvalidValue);
+    EXPECT_EQ(
+        kernels::cuda::Logprobs({.rows = 1, .vocabulary = 1000}, {.path = GetParam()}, nullptr),
+        cudaErrorInvalidValue)
+        << "without scratch";
+  }
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct NamedModel {
   const char* model;
   int segments = 1;
   bool captures = true;
+  bool portable = false;  // Kernels of any GPU.
 };
 void PrintTo(const NamedModel& model, std::ostream* out) { *out << model.name; }
 
@@ -46,8 +47,10 @@ LoadedModel& Loaded(const NamedModel& named) {
   const std::string key = absl::StrCat(named.name, named.captures ? "" : " eager");
   const auto found = models.find(key);
   if (found != models.end()) return found->second;
-  auto kernels = kernels::CreateKernelSet(
-      {.backend = "cuda", .certificates_path = ::testing::TempDir() + "lockstep_certificates"});
+  auto kernels =
+      kernels::CreateKernelSet({.backend = "cuda",
+                                .certificates_path = ::testing::TempDir() + "lockstep_certificates",
+                                .portable_kernels = named.portable});
   LOCKSTEP_CHECK(kernels.ok()) << kernels.status().ToString();
   absl::StatusOr<LoadedModel> model = LoadModel({.model = named.model,
                                                  .reduction_segments = named.segments,
@@ -195,10 +198,11 @@ TEST_P(DeviceModelTest, ScoringAnAnswerGivesTheBitsThatDrawingItGave) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, DeviceModelTest,
-    ::testing::Values(NamedModel{.name = "Tiny", .model = "random:qwen3-tiny"},
-                      NamedModel{
-                          .name = "TinyTwoSegments", .model = "random:qwen3-tiny", .segments = 2},
-                      NamedModel{.name = "Qwen3Tied", .model = "random:qwen3-0.6b"}),
+    ::testing::Values(
+        NamedModel{.name = "Tiny", .model = "random:qwen3-tiny"},
+        NamedModel{.name = "TinyTwoSegments", .model = "random:qwen3-tiny", .segments = 2},
+        NamedModel{.name = "TinyPortable", .model = "random:qwen3-tiny", .portable = true},
+        NamedModel{.name = "Qwen3Tied", .model = "random:qwen3-0.6b"}),
     [](const ::testing::TestParamInfo<NamedModel>& info) { return std::string(info.param.name); });
 
 }  // namespace

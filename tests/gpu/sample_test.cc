@@ -1,6 +1,7 @@
 // The sampler on the device. The CPU backend has the contract's bits (its own tests hold it to a
 // full sort in plain code), so the device must draw the same ids with the same errors: for every
-// vocabulary, parameter, cluster, batch and neighbour. The noise itself is compared bit for bit.
+// path, vocabulary, parameter, cluster, batch and neighbour. The noise itself is compared bit for
+// bit.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -18,6 +19,7 @@ namespace lockstep {
 namespace {
 
 using kernels::SampleError;
+using kernels::cuda::KernelPath;
 using testing::DeviceArray;
 using testing::SampleCase;
 using testing::SampleOnCpu;
@@ -78,9 +80,9 @@ void ExpectSame(const std::vector<SampleResult>& actual, const std::vector<Sampl
   }
 }
 
-class GpuSampleTest : public testing::GpuTest {};
+class NoiseTest : public testing::GpuTest {};
 
-TEST_F(GpuSampleTest, NoiseHasTheContractsBits) {
+TEST_F(NoiseTest, NoiseHasTheContractsBits) {
   for (const auto& [seed, position] : {std::pair(uint64_t{1}, 0u), std::pair(~uint64_t{0}, ~0u),
                                        std::pair(uint64_t{0x123456789ABCDEF}, 70000u)}) {
     const DeviceArray<float> noise(kVocabulary - 1);
@@ -98,7 +100,7 @@ TEST_F(GpuSampleTest, NoiseHasTheContractsBits) {
 }
 
 // Both ends, where the two logarithms bend, and everything between in steps.
-TEST_F(GpuSampleTest, NoiseOfWordsHasTheContractsBitsAndIsNeverPassedOver) {
+TEST_F(NoiseTest, NoiseOfWordsHasTheContractsBitsAndIsNeverPassedOver) {
   std::vector<uint32_t> words;
   for (uint32_t i = 0; i < 100000; ++i) {
     words.push_back(i);
@@ -129,39 +131,56 @@ TEST_F(GpuSampleTest, NoiseOfWordsHasTheContractsBitsAndIsNeverPassedOver) {
   }
 }
 
-TEST_F(GpuSampleTest, DrawsTheCpuBackendsIdsForEveryVocabulary) {
+class GpuSampleTest : public testing::GpuPathTest {
+ protected:
+  std::vector<SampleResult> OnGpu(const std::vector<SampleCase>& rows, int vocabulary_sampled = 0,
+                                  int cluster = 8) const {
+    return SampleOnGpu(rows, vocabulary_sampled, {.path = GetParam(), .cluster = cluster});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Paths, GpuSampleTest, testing::BothPaths(), testing::NameOfPath);
+
+// Few ids, so that tools that watch every access come to an end.
+TEST_P(GpuSampleTest, DrawsTheCpuBackendsIdsFromSmallRows) {
+  for (const size_t vocabulary : {1, 127, 1000, 4099}) {
+    const auto rows = RandomCases(static_cast<uint32_t>(vocabulary), 40, vocabulary);
+    ExpectSame(OnGpu(rows), SampleOnCpu(rows), absl::StrCat("vocabulary ", vocabulary));
+  }
+}
+
+TEST_P(GpuSampleTest, DrawsTheCpuBackendsIdsForEveryVocabulary) {
   for (const size_t vocabulary : {1, 2, 5, 127, 128, 129, 1000, 4099, 32003}) {
     const auto rows = RandomCases(static_cast<uint32_t>(vocabulary), 200, vocabulary);
-    ExpectSame(SampleOnGpu(rows), SampleOnCpu(rows), absl::StrCat("vocabulary ", vocabulary));
+    ExpectSame(OnGpu(rows), SampleOnCpu(rows), absl::StrCat("vocabulary ", vocabulary));
   }
 }
 
-TEST_F(GpuSampleTest, DrawsTheCpuBackendsIdsFromAWholeVocabulary) {
+TEST_P(GpuSampleTest, DrawsTheCpuBackendsIdsFromAWholeVocabulary) {
   const auto rows = RandomCases(5000, 200, kVocabulary);
-  ExpectSame(SampleOnGpu(rows), SampleOnCpu(rows), "whole");
-  ExpectSame(SampleOnGpu(rows, 151643), SampleOnCpu(rows, 151643), "151643 sampled");
+  ExpectSame(OnGpu(rows), SampleOnCpu(rows), "whole");
+  ExpectSame(OnGpu(rows, 151643), SampleOnCpu(rows, 151643), "151643 sampled");
 }
 
-TEST_F(GpuSampleTest, EveryClusterDrawsTheSame) {
+TEST_P(GpuSampleTest, EveryClusterDrawsTheSame) {
+  if (GetParam() != KernelPath::kSm90) GTEST_SKIP() << "portable kernels have no clusters";
   const auto rows = RandomCases(6000, 60, kVocabulary);
-  const auto expected = SampleOnGpu(rows);
+  const auto expected = OnGpu(rows);
   for (const int cluster : {4, 5, 7, 12, 16}) {
-    ExpectSame(SampleOnGpu(rows, 0, {.cluster = cluster}), expected,
-               absl::StrCat("cluster of ", cluster));
+    ExpectSame(OnGpu(rows, 0, cluster), expected, absl::StrCat("cluster of ", cluster));
   }
   const auto small = RandomCases(6100, 60, 3000);
-  const auto small_expected = SampleOnGpu(small);
+  const auto small_expected = OnGpu(small);
   for (const int cluster : {1, 2, 16}) {
-    ExpectSame(SampleOnGpu(small, 0, {.cluster = cluster}), small_expected,
-               absl::StrCat("cluster of ", cluster));
+    ExpectSame(OnGpu(small, 0, cluster), small_expected, absl::StrCat("cluster of ", cluster));
   }
 }
 
 // The drawn id hides most differences of logits, so that a batch is compared for many rows.
-TEST_F(GpuSampleTest, RowsAreBlindToTheirPlaceAndNeighbours) {
+TEST_P(GpuSampleTest, RowsAreBlindToTheirPlaceAndNeighbours) {
   std::vector<SampleCase> rows = RandomCases(7000, 12, kVocabulary);
   std::vector<SampleResult> alone;
-  for (const SampleCase& row : rows) alone.push_back(SampleOnGpu({row})[0]);
+  for (const SampleCase& row : rows) alone.push_back(OnGpu({row})[0]);
   const float fills[] = {NAN, 3e38f, kInfinity, -kInfinity};
   for (const size_t count : {13, 64, 133, 256}) {
     std::vector<SampleCase> batch;
@@ -169,7 +188,7 @@ TEST_F(GpuSampleTest, RowsAreBlindToTheirPlaceAndNeighbours) {
       batch.push_back(rows[i % 12]);
       if (i % 3 == 1) batch.back().logits.assign(kVocabulary, fills[i / 3 % 4]);
     }
-    const auto results = SampleOnGpu(batch);
+    const auto results = OnGpu(batch);
     for (size_t i = 0; i < count; ++i) {
       if (i % 3 != 1) {
         EXPECT_EQ(results[i], alone[i % 12]) << "at " << i << " of " << count;
@@ -179,11 +198,11 @@ TEST_F(GpuSampleTest, RowsAreBlindToTheirPlaceAndNeighbours) {
 }
 
 // Rows of many parameters at every second place, others that fail between them.
-TEST_F(GpuSampleTest, EveryBatchSizeAndPlaceDrawsWhatTheRowDrawsAlone) {
+TEST_P(GpuSampleTest, EveryBatchSizeAndPlaceDrawsWhatTheRowDrawsAlone) {
   constexpr size_t kFew = 524;
   const auto rows = RandomCases(7100, 40, kFew);
   std::vector<SampleResult> alone;
-  for (const SampleCase& row : rows) alone.push_back(SampleOnGpu({row})[0]);
+  for (const SampleCase& row : rows) alone.push_back(OnGpu({row})[0]);
   std::vector<SampleCase> hostile;
   for (const float fill : {NAN, 3e38f, kInfinity, -kInfinity}) {
     hostile.push_back(rows[0]);
@@ -195,7 +214,7 @@ TEST_F(GpuSampleTest, EveryBatchSizeAndPlaceDrawsWhatTheRowDrawsAlone) {
       for (size_t i = 0; i < count; ++i) {
         batch.push_back(i % 2 == start ? rows[i * 7 % 40] : hostile[i / 2 % 4]);
       }
-      const auto results = SampleOnGpu(batch);
+      const auto results = OnGpu(batch);
       for (size_t i = start; i < count; i += 2) {
         ASSERT_EQ(results[i], alone[i * 7 % 40]) << "at " << i << " of " << count;
       }
@@ -203,7 +222,7 @@ TEST_F(GpuSampleTest, EveryBatchSizeAndPlaceDrawsWhatTheRowDrawsAlone) {
   }
 }
 
-TEST_F(GpuSampleTest, FailsRowsByTheirOwnNumbersAlone) {
+TEST_P(GpuSampleTest, FailsRowsByTheirOwnNumbersAlone) {
   std::vector<SampleCase> rows(8);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].logits = testing::UniformData(static_cast<uint32_t>(i), 5000, 4);
@@ -219,7 +238,7 @@ TEST_F(GpuSampleTest, FailsRowsByTheirOwnNumbersAlone) {
   }
   rows[7].logits.assign(5000, -kInfinity);
   rows[7].params.temperature = 0;
-  const auto results = SampleOnGpu(rows);
+  const auto results = OnGpu(rows);
   ExpectSame(results, SampleOnCpu(rows), "failing rows");
   for (const size_t row : {1, 2, 3, 4}) {
     EXPECT_EQ(results[row].error, SampleError::kNonFiniteLogits) << row;
@@ -230,37 +249,46 @@ TEST_F(GpuSampleTest, FailsRowsByTheirOwnNumbersAlone) {
   EXPECT_EQ(results[0].error, SampleError::kNone);
 }
 
-TEST_F(GpuSampleTest, TopPLeavesOutTheEqualsThatTopKCutOff) {
+TEST_P(GpuSampleTest, TopPLeavesOutTheEqualsThatTopKCutOff) {
   std::vector<SampleCase> rows;
   for (uint32_t seed = 0; seed < 40; ++seed) {
     rows.push_back({.logits = std::vector<float>(5000, 1.0f),
                     .params = {.sub_seed = seed, .top_k = 3, .top_p = 0.999f}});
   }
-  for (const SampleResult& result : SampleOnGpu(rows)) EXPECT_LT(result.id, 3);
+  for (const SampleResult& result : OnGpu(rows)) EXPECT_LT(result.id, 3);
+}
+
+// As many equal logits as a row can have: every weight is the largest, and all meet in one bin.
+TEST_P(GpuSampleTest, AddsTheLargestWeightsOfTheWidestRow) {
+  SampleCase row{.logits = std::vector<float>(kernels::cuda::kPortableVocabularyMax, 2.0f)};
+  for (const float top_p : {0.3f, 0.999f}) {
+    row.params = {.sub_seed = 9, .top_p = top_p};
+    ExpectSame(OnGpu({row}), SampleOnCpu({row}), absl::StrCat("top-p ", top_p));
+  }
 }
 
 // Constrained decoding bans nearly everything, id by id.
-TEST_F(GpuSampleTest, TakesALongListOfBans) {
+TEST_P(GpuSampleTest, TakesALongListOfBans) {
   SampleCase row{.logits = testing::UniformData(1, kVocabulary, 8)};
   for (int32_t id = 0; id < static_cast<int32_t>(kVocabulary); ++id) {
     if (id % 1000 != 7) row.biases.push_back({.id = id, .value = -kInfinity});
   }
   for (const float top_p : {1.0f, 0.8f}) {
     row.params = {.sub_seed = 5, .top_p = top_p};
-    ExpectSame(SampleOnGpu({row}), SampleOnCpu({row}), absl::StrCat("top-p ", top_p));
+    ExpectSame(OnGpu({row}), SampleOnCpu({row}), absl::StrCat("top-p ", top_p));
   }
 }
 
-TEST_F(GpuSampleTest, RepeatsBesideABusyStream) {
+TEST_P(GpuSampleTest, RepeatsBesideABusyStream) {
   const auto rows = RandomCases(8000, 60, kVocabulary);
-  const auto expected = SampleOnGpu(rows);
+  const auto expected = OnGpu(rows);
   testing::SampleBatch batch(rows);
   testing::RunBesideABusyStream(
-      20, [&](cudaStream_t stream) { batch.Enqueue({}, stream); },
+      20, [&](cudaStream_t stream) { batch.Enqueue({.path = GetParam()}, stream); },
       [&](int run) { ExpectSame(batch.Read(), expected, absl::StrCat("run ", run)); });
 }
 
-TEST_F(GpuSampleTest, ACapturedGraphServesOtherContents) {
+TEST_P(GpuSampleTest, ACapturedGraphServesOtherContents) {
   std::vector<SampleCase> first(6);
   std::vector<SampleCase> second(6);
   for (uint32_t i = 0; i < 6; ++i) {
@@ -270,7 +298,7 @@ TEST_F(GpuSampleTest, ACapturedGraphServesOtherContents) {
     second[i].counts.clear();
   }
   testing::SampleBatch batch(first);
-  testing::ReplayAfter([&](cudaStream_t stream) { batch.Enqueue({}, stream); },
+  testing::ReplayAfter([&](cudaStream_t stream) { batch.Enqueue({.path = GetParam()}, stream); },
                        [&] { batch.Load(second); });
   ExpectSame(batch.Read(), SampleOnCpu(second), "other contents");
 }

@@ -1,5 +1,7 @@
 #include "tests/gpu/vocabulary_rig.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "tests/support/bitwise.h"
 
@@ -116,6 +118,17 @@ kernels::KernelSet& Cpu() {
   return ::testing::AssertionSuccess();
 }
 
+VocabularyScratch::VocabularyScratch(int vocabulary, size_t rows)
+    : memory_(cuda::VocabularyScratchBytes(vocabulary,
+                                           static_cast<int>(std::min<size_t>(rows, 100)))) {}
+
+cuda::VocabularySchedule VocabularyScratch::Of(const cuda::VocabularySchedule& schedule) const {
+  cuda::VocabularySchedule with = schedule;
+  with.scratch = memory_.data();
+  with.scratch_bytes = memory_.size();
+  return with;
+}
+
 LogprobBatch::LogprobBatch(const std::vector<LogprobCase>& rows)
     : params_(ListsOf(rows).params),
       vocabulary_(static_cast<int>(rows[0].logits.size())),
@@ -128,7 +141,8 @@ LogprobBatch::LogprobBatch(const std::vector<LogprobCase>& rows)
       top_ids_(rows.size() * kTop),
       top_logprobs_(rows.size() * kTop),
       chosen_(chosen_ids_.size()),
-      errors_(rows.size()) {}
+      errors_(rows.size()),
+      scratch_(vocabulary_, rows.size()) {}
 
 void LogprobBatch::Load(const std::vector<LogprobCase>& rows) {
   const LogprobLists lists = ListsOf(rows);
@@ -154,7 +168,7 @@ void LogprobBatch::Enqueue(const cuda::VocabularySchedule& schedule, cudaStream_
                        .top_logprobs = top_logprobs_.data(),
                        .chosen_logprobs = chosen_.data(),
                        .errors = errors_.data()},
-                      schedule, stream));
+                      scratch_.Of(schedule), stream));
 }
 
 std::vector<LogprobResult> LogprobBatch::Read() {
@@ -210,7 +224,8 @@ SampleBatch::SampleBatch(const std::vector<SampleCase>& rows, int vocabulary_sam
       biases_(ListsOf(rows).biases),
       counts_(ListsOf(rows).counts),
       ids_(rows.size()),
-      errors_(rows.size()) {}
+      errors_(rows.size()),
+      scratch_(vocabulary_, rows.size()) {}
 
 void SampleBatch::Load(const std::vector<SampleCase>& rows) {
   const SampleLists lists = ListsOf(rows);
@@ -232,7 +247,7 @@ void SampleBatch::Enqueue(const cuda::VocabularySchedule& schedule, cudaStream_t
                      .counts = counts_.data(),
                      .ids = ids_.data(),
                      .errors = errors_.data()},
-                    schedule, stream));
+                    scratch_.Of(schedule), stream));
 }
 
 std::vector<SampleResult> SampleBatch::Read() {

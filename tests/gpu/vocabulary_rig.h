@@ -13,6 +13,17 @@
 
 namespace lockstep::testing {
 
+// Memory for portable kernels, of fewer rows than a large batch has.
+class VocabularyScratch {
+ public:
+  VocabularyScratch(int vocabulary, size_t rows);
+  // `schedule` with this memory.
+  kernels::cuda::VocabularySchedule Of(const kernels::cuda::VocabularySchedule& schedule) const;
+
+ private:
+  DeviceArray<uint8_t> memory_;
+};
+
 // One row for Logprobs, with its own list.
 struct LogprobCase {
   std::vector<float> logits;
@@ -55,6 +66,7 @@ class LogprobBatch {
   DeviceArray<float> top_logprobs_;
   DeviceArray<float> chosen_;
   DeviceArray<kernels::SampleError> errors_;
+  VocabularyScratch scratch_;
 };
 
 std::vector<LogprobResult> LogprobsOnGpu(const std::vector<LogprobCase>& rows,
@@ -94,6 +106,7 @@ class SampleBatch {
   DeviceArray<kernels::IdCount> counts_;
   DeviceArray<int32_t> ids_;
   DeviceArray<kernels::SampleError> errors_;
+  VocabularyScratch scratch_;
 };
 
 std::vector<SampleResult> SampleOnGpu(const std::vector<SampleCase>& rows,

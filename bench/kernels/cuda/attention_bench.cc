@@ -19,6 +19,7 @@ namespace lockstep::bench {
 namespace {
 
 using kernels::cuda::AttentionSchedule;
+using kernels::cuda::KernelPath;
 using testing::Must;
 
 constexpr int kTokensMax = 256 * 8192;
@@ -70,7 +71,12 @@ std::string CheckOutputs(const std::string& name, AttentionData& data,
   return OutputsOf(data, second) == outputs ? "" : "two schedules differ in their bits";
 }
 
-std::string NameOf(const char* kind, const benchmark::State& state) {
+// Portable kernels are checked against Hopper's own.
+std::string NameOfCase(const std::string& kind, KernelPath path) {
+  return path == KernelPath::kSm90 ? kind : kind + "Portable";
+}
+
+std::string NameOf(const std::string& kind, const benchmark::State& state) {
   std::string name = kind;
   for (int i = 0; i < 4; ++i)
     absl::StrAppend(&name, "/", i < 3 || name[0] == 'd' ? state.range(static_cast<size_t>(i)) : 0);
@@ -89,16 +95,18 @@ int LaunchesFor(double estimate, double seconds) {
   return std::max(4, std::min(200, static_cast<int>(seconds / estimate)));
 }
 
-void Decode(benchmark::State& state) {
+void Decode(benchmark::State& state, KernelPath path) {
   const int batch = static_cast<int>(state.range(2));
   const int context = static_cast<int>(state.range(3));
   const AttentionData::Variant variant{.kv_block = static_cast<int>(state.range(0)),
-                                       .split_kv_size = static_cast<int>(state.range(1))};
+                                       .split_kv_size = static_cast<int>(state.range(1)),
+                                       .schedule = {.path = path}};
   AttentionData& data = Data();
   data.Load(batch, context, 1);
   AttentionSchedule as_prefill;
   as_prefill.split_decode = false;
-  if (const std::string why = CheckOutputs(NameOf("decode", state), data, variant, as_prefill);
+  if (const std::string why =
+          CheckOutputs(NameOf(NameOfCase("decode", path), state), data, variant, as_prefill);
       !why.empty()) {
     state.SkipWithError(why.c_str());
     return;
@@ -111,15 +119,17 @@ void Decode(benchmark::State& state) {
   state.counters["floor_seconds"] = bytes / 4.33e12;
 }
 
-void Prefill(benchmark::State& state) {
+void Prefill(benchmark::State& state, KernelPath path) {
   const int context = static_cast<int>(state.range(2));
   const AttentionData::Variant variant{.kv_block = static_cast<int>(state.range(0)),
-                                       .split_kv_size = static_cast<int>(state.range(1))};
+                                       .split_kv_size = static_cast<int>(state.range(1)),
+                                       .schedule = {.path = path}};
   AttentionData& data = Data();
   data.Load(1, context, context);
   AttentionSchedule narrow;
   narrow.prefill_rows = 64;
-  if (const std::string why = CheckOutputs(NameOf("prefill", state), data, variant, narrow);
+  if (const std::string why =
+          CheckOutputs(NameOf(NameOfCase("prefill", path), state), data, variant, narrow);
       !why.empty()) {
     state.SkipWithError(why.c_str());
     return;
@@ -132,27 +142,31 @@ void Prefill(benchmark::State& state) {
   state.counters["floor_seconds"] = flops / 750e12;
 }
 
-void RegisterAll() {
-  for (const int64_t block : {64, 128}) {
-    for (const int64_t split : {256, 512, 1024}) {
-      for (const int64_t context : {1024, 4096, 8192}) {
-        for (const int64_t batch : {1, 16, 64, 256}) {
-          benchmark::RegisterBenchmark("Decode", Decode)
-              ->ArgNames({"block", "split", "batch", "context"})
-              ->Args({block, split, batch, context})
-              ->Iterations(1)
-              ->UseManualTime();
-        }
-      }
-      for (const int64_t context : {1024, 4096, 8192, 16384}) {
-        benchmark::RegisterBenchmark("Prefill", Prefill)
-            ->ArgNames({"block", "split", "context"})
-            ->Args({block, split, context})
-            ->Iterations(1)
-            ->UseManualTime();
-      }
+void Register(KernelPath path, int64_t block, int64_t split) {
+  for (const int64_t context : {1024, 4096, 8192}) {
+    for (const int64_t batch : {1, 16, 64, 256}) {
+      benchmark::RegisterBenchmark(NameOfCase("Decode", path).c_str(), Decode, path)
+          ->ArgNames({"block", "split", "batch", "context"})
+          ->Args({block, split, batch, context})
+          ->Iterations(1)
+          ->UseManualTime();
     }
   }
+  for (const int64_t context : {1024, 4096, 8192, 16384}) {
+    benchmark::RegisterBenchmark(NameOfCase("Prefill", path).c_str(), Prefill, path)
+        ->ArgNames({"block", "split", "context"})
+        ->Args({block, split, context})
+        ->Iterations(1)
+        ->UseManualTime();
+  }
+}
+
+void RegisterAll() {
+  for (const int64_t block : {64, 128}) {
+    for (const int64_t split : {256, 512, 1024}) Register(KernelPath::kSm90, block, split);
+  }
+  // As the contract has them.
+  Register(KernelPath::kPortable, kernels::cuda::kKvBlock, kernels::cuda::kSplitKvSize);
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // Linear layers of Qwen3-8B: the certified ladder against the fastest algorithm that cuBLASLt
 // offers without any restriction, at the call's exact row count, in interleaved pairs.
 // Usage: cuda_linear_bench --out=FILE [--commit=ID] [--certificates=FILE] [--layers=a,b]
-//                          [--pairs=N] [--own_kernels=0]
+//                          [--pairs=N] [--kernels=all|library|portable]
+// `library`: without our own kernels; `portable`: ours for any GPU since Ampere and nothing else.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,7 @@ namespace {
 using kernels::DType;
 using kernels::cuda::AlgorithmTraits;
 using kernels::cuda::CertificateTable;
+using kernels::cuda::KernelPath;
 using kernels::cuda::LinearCall;
 using kernels::cuda::LinearPlan;
 using kernels::cuda::LinearRung;
@@ -50,7 +53,8 @@ struct Flags {
   std::string certificates;
   std::vector<std::string> layers;
   int pairs = 21;
-  bool own_kernels = true;
+  bool library = true;
+  std::optional<KernelPath> own_kernels = KernelPath::kSm90;
   std::string command;
 };
 
@@ -81,13 +85,25 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+const char* NameOf(kernels::cuda::LinearEngine engine) {
+  switch (engine) {
+    case kernels::cuda::LinearEngine::kCublasLt:
+      return "cublasLt";
+    case kernels::cuda::LinearEngine::kSm90:
+      return "sm90";
+    case kernels::cuda::LinearEngine::kMma:
+      return "mma";
+  }
+  return "";
+}
+
 std::string Describe(const AlgorithmTraits& traits) {
   return absl::StrFormat(
       "%s id %d tile %d stages %d split %d reduction %d swizzle %d custom %d "
       "inner %d cluster %d",
-      traits.engine == kernels::cuda::LinearEngine::kCublasLt ? "cublasLt" : "sm90", traits.id,
-      traits.tile, traits.stages, traits.split_k, traits.reduction_scheme, traits.swizzle,
-      traits.custom, traits.inner_shape, traits.cluster_shape);
+      NameOf(traits.engine), traits.id, traits.tile, traits.stages, traits.split_k,
+      traits.reduction_scheme, traits.swizzle, traits.custom, traits.inner_shape,
+      traits.cluster_shape);
 }
 
 struct Point {
@@ -304,6 +320,7 @@ absl::Status Main(const Flags& flags) {
   kernels::cuda::CertificatesRequest request{
       .options = {.ladder = kernels::cuda::DefaultLadder(kRowsMax),
                   .workspace_bytes = kWorkspaceBytes,
+                  .library = flags.library,
                   .own_kernels = flags.own_kernels},
       .path = flags.certificates};
   for (const Layer& layer : layers) request.shapes.push_back(layer.shape);
@@ -351,8 +368,13 @@ bool Parse(int argc, char** argv, Flags& flags) {
       flags.certificates = value;
     } else if (name == "--layers") {
       flags.layers = absl::StrSplit(value, ',');
-    } else if (name == "--own_kernels") {
-      flags.own_kernels = value != "0";
+    } else if (name == "--kernels" && value == "library") {
+      flags.own_kernels = std::nullopt;
+    } else if (name == "--kernels" && value == "portable") {
+      flags.library = false;
+      flags.own_kernels = KernelPath::kPortable;
+    } else if (name == "--kernels" && value == "all") {
+      continue;
     } else if (name == "--pairs") {
       if (!absl::SimpleAtoi(value, &flags.pairs)) return false;
     } else {

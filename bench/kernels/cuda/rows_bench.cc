@@ -81,6 +81,8 @@ struct Data {
   DeviceArray<int32_t> positions{Ids(8, kPositions)};
   DeviceArray<int32_t> sequences{Counting()};
   DeviceArray<int32_t> block_table{BlockTable()};
+  // Of portable kernels: two rows for each multiprocessor of an H200.
+  DeviceArray<uint8_t> rows_of_logits{cuda::VocabularyScratchBytes(kVocabulary, 264)};
 
   static std::vector<int32_t> Ids(uint32_t stream, uint32_t bound) {
     std::vector<int32_t> ids;
@@ -268,9 +270,21 @@ struct VocabularyData {
   DeviceArray<kernels::SampleError> errors{Size(kRowsMax)};
 };
 
+// How a row of logits is spread: over so many CTAs of a cluster, or 0 for portable kernels.
+std::string NameOfSpread(int cluster) {
+  return cluster == 0 ? "portable" : "cluster:" + std::to_string(cluster);
+}
+
+cuda::VocabularySchedule ScheduleOf(int cluster) {
+  if (cluster > 0) return {.cluster = cluster};
+  return {.path = cuda::KernelPath::kPortable,
+          .scratch = Shared().rows_of_logits.data(),
+          .scratch_bytes = Shared().rows_of_logits.size()};
+}
+
 Case LogprobsCase(const std::string& name, const kernels::LogprobRow& row, int cluster) {
   const auto data = std::make_shared<VocabularyData>(row, kernels::SamplingRow{});
-  return {"Logprobs/" + name + "/cluster:" + std::to_string(cluster), 4.0 * kVocabulary,
+  return {"Logprobs/" + name + "/" + NameOfSpread(cluster), 4.0 * kVocabulary,
           [data, cluster](int rows, int turn, cudaStream_t stream) {
             Must(cuda::Logprobs({.rows = rows,
                                  .vocabulary = kVocabulary,
@@ -282,13 +296,13 @@ Case LogprobsCase(const std::string& name, const kernels::LogprobRow& row, int c
                                  .top_ids = data->top_ids.data(),
                                  .top_logprobs = data->top_logprobs.data(),
                                  .errors = data->errors.data()},
-                                {.cluster = cluster}, stream));
+                                ScheduleOf(cluster), stream));
           }};
 }
 
 Case SampleCase(const std::string& name, const kernels::SamplingRow& row, int cluster) {
   const auto data = std::make_shared<VocabularyData>(kernels::LogprobRow{}, row);
-  return {"Sample/" + name + "/cluster:" + std::to_string(cluster), 4.0 * kVocabulary,
+  return {"Sample/" + name + "/" + NameOfSpread(cluster), 4.0 * kVocabulary,
           [data, cluster](int rows, int turn, cudaStream_t stream) {
             Must(cuda::Sample({.rows = rows,
                                .vocabulary = kVocabulary,
@@ -297,14 +311,14 @@ Case SampleCase(const std::string& name, const kernels::SamplingRow& row, int cl
                                .row_params = data->sampling_rows.data(),
                                .ids = data->ids.data(),
                                .errors = data->errors.data()},
-                              {.cluster = cluster}, stream));
+                              ScheduleOf(cluster), stream));
           }};
 }
 
 std::vector<Case> AllCases() {
   std::vector<Case> cases = {EmbeddingCase(),     NormCase(),       ResidualNormCase(1),
                              ResidualNormCase(2), QkvPrepareCase(), SwiGluCase()};
-  for (const int cluster : {4, 8, 16}) {
+  for (const int cluster : {0, 4, 8, 16}) {
     cases.push_back(LogprobsCase("plain", {.target_id = 5}, cluster));
     cases.push_back(SampleCase("plain", {}, cluster));
   }
@@ -315,6 +329,8 @@ std::vector<Case> AllCases() {
   cases.push_back(SampleCase("scaled", {.temperature = 0.7f}, 8));
   cases.push_back(SampleCase("top_k", {.top_k = 20}, 8));
   cases.push_back(SampleCase("top_p", {.top_p = 0.95f}, 8));
+  cases.push_back(LogprobsCase("top20", {.target_id = 5, .top_count = 20}, 0));
+  cases.push_back(SampleCase("top_p", {.top_p = 0.95f}, 0));
   cases.push_back(SampleCase("top_k_top_p", {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f}, 8));
   return cases;
 }

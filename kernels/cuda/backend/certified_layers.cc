@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "kernels/cuda/backend/kernel_path_of.h"
 #include "kernels/cuda/linear/certifier.h"
 
 namespace lockstep::kernels::cuda {
@@ -27,13 +28,17 @@ std::string Describe(const AlgorithmTraits& traits) {
   if (traits.engine == LinearEngine::kSm90) {
     return absl::StrCat("own kernel, tiling ", traits.id, " of ", traits.tile, " rows");
   }
+  if (traits.engine == LinearEngine::kMma) {
+    return absl::StrCat("own portable kernel, tiling ", traits.id, " of ", traits.tile, " rows");
+  }
   return absl::StrCat("cuBLASLt algorithm ", traits.id, ", tile ", traits.tile, ", stages ",
                       traits.stages, ", split_k ", traits.split_k);
 }
 
 absl::StatusOr<CertificateTable> MakeTable(cublasLtHandle_t handle,
-                                           std::span<const LayerToCertify> layers, bool any_order,
-                                           const std::string& path) {
+                                           std::span<const LayerToCertify> layers,
+                                           KernelPath kernels, bool any_order, std::string path) {
+  if (!path.empty() && kernels == KernelPath::kPortable) path += ".portable";
   // One certifier has one ladder of rows.
   std::map<int, std::set<LinearShape>> shapes_by_rows;
   for (const LayerToCertify& layer : layers) shapes_by_rows[layer.rows_max].insert(layer.shape);
@@ -42,6 +47,7 @@ absl::StatusOr<CertificateTable> MakeTable(cublasLtHandle_t handle,
     LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
                               LoadOrCertify(handle, {.shapes = {shapes.begin(), shapes.end()},
                                                      .options = {.ladder = DefaultLadder(rows_max),
+                                                                 .own_kernels = kernels,
                                                                  .any_order = any_order},
                                                      .path = path}));
     if (all.environment() == CertificateEnvironment()) all = CertificateTable(table.environment());
@@ -60,18 +66,21 @@ absl::StatusOr<CertificateTable> MakeTable(cublasLtHandle_t handle,
 
 absl::StatusOr<CertificateTable> CertifyLayers(cublasLtHandle_t handle,
                                                std::span<const LayerToCertify> layers,
-                                               const std::string& path) {
-  return MakeTable(handle, layers, /*any_order=*/false, path);
+                                               KernelPath kernels, const std::string& path) {
+  return MakeTable(handle, layers, kernels, /*any_order=*/false, path);
 }
 
 absl::StatusOr<CertificateTable> ChooseFreely(cublasLtHandle_t handle,
                                               std::span<const LayerToCertify> layers,
-                                              const std::string& path) {
-  return MakeTable(handle, layers, /*any_order=*/true, path);
+                                              KernelPath kernels, const std::string& path) {
+  return MakeTable(handle, layers, kernels, /*any_order=*/true, path);
 }
 
 absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLayer> layers,
                                                        const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const cudaDeviceProp device, FirstDevice());
+  LOCKSTEP_ASSIGN_OR_RETURN(const KernelPath kernels,
+                            KernelPathOf(device.name, device.major, device.minor));
   LOCKSTEP_ASSIGN_OR_RETURN(const LtHandle handle, CreateLtHandle());
   std::map<LinearShape, std::string> names;  // Of all layers of one shape.
   std::vector<LayerToCertify> wanted;
@@ -87,7 +96,7 @@ absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLay
     wanted.push_back({.shape = shape, .rows_max = layer.rows_max});
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
-                            CertifyLayers(handle.get(), wanted, path));
+                            CertifyLayers(handle.get(), wanted, kernels, path));
   const CertificateEnvironment& environment = table.environment();
   CertificationReport report;
   report.environment = absl::StrCat(environment.gpu, ", ", environment.multiprocessors,

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "kernels/cuda/backend/cuda_kv_cache.h"
 #include "kernels/cuda/backend/cuda_weights.h"
 #include "kernels/cuda/backend/free_splits.h"
+#include "kernels/cuda/backend/kernel_path_of.h"
 #include "kernels/cuda/backend/step_scratch.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda/draw.h"
@@ -33,22 +35,27 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kDevice = 0;        // Current on every thread of a process.
-constexpr int kComputeMajor = 9;  // sm_90a code runs on no other generation.
+// Results say whose bits they are, and people whose kernels.
+std::string ArchitectureOf(const cudaDeviceProp& device, KernelPath kernels) {
+  return kernels == KernelPath::kSm90 ? device.name
+                                      : absl::StrCat(device.name, ", portable kernels");
+}
 
 // Ops cannot return a status: the first failure is kept, and told by Synchronize.
 class CudaKernelSet final : public KernelSet {
  public:
-  CudaKernelSet(CudaOptions options, const cudaDeviceProp& device)
+  CudaKernelSet(CudaOptions options, const cudaDeviceProp& device, KernelPath kernels)
       : options_(std::move(options)),
+        kernels_(kernels),
         traits_{.name = "cuda",
-                .architecture = device.name,
+                .architecture = ArchitectureOf(device, kernels),
                 .contract_version = kContractVersion,
                 .deterministic = !options_.normal,
                 .activation = DType::kBf16,
                 .kv = DType::kBf16,
                 .key_block_tokens = kKvBlock,
                 .kv_block_tokens = kPageTokens} {
+    schedule_.path = vocabulary_.path = kernels;
     schedule_.multiprocessors = device.multiProcessorCount;
   }
 
@@ -183,6 +190,7 @@ class CudaKernelSet final : public KernelSet {
   }
 
  private:
+  absl::Status MakeVocabularyScratch(int vocabulary, int rows_max);
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
   void RunAudited(const LinearPlan& plan, const LinearCall& call);
   static const KvPool& PoolOf(const KvCache* kv) {
@@ -196,9 +204,11 @@ class CudaKernelSet final : public KernelSet {
   void Keep(absl::Status status) { status_.Update(std::move(status)); }
 
   const CudaOptions options_;
+  const KernelPath kernels_;
   const BackendTraits traits_;
   AttentionSchedule schedule_;
   VocabularySchedule vocabulary_;
+  Buffer vocabulary_scratch_;  // Of portable kernels.
   Stream stream_;
   LtHandle lt_;
   absl::Status status_;
@@ -229,11 +239,11 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   }
   layers.push_back({lm_head.shape(DType::kF32), bounds.logits_rows_max});
   const std::string& path = options_.certificates_path;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const CertificateTable table,
-      options_.normal
-          ? ChooseFreely(lt_.get(), layers, path.empty() ? path : absl::StrCat(path, ".normal"))
-          : CertifyLayers(lt_.get(), layers, path));
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
+                            options_.normal
+                                ? ChooseFreely(lt_.get(), layers, kernels_,
+                                               path.empty() ? path : absl::StrCat(path, ".normal"))
+                                : CertifyLayers(lt_.get(), layers, kernels_, path));
   size_t scratch_bytes = 0;
   for (const auto& [shape, rows_max] : layers) {
     LOCKSTEP_ASSIGN_OR_RETURN(LinearPlan plan, LinearPlan::Create(lt_.get(), table, shape));
@@ -248,6 +258,9 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
     for (const auto& [shape, plan] : plans_) shapes.push_back(shape);
     LOCKSTEP_ASSIGN_OR_RETURN(audit_, LinearAudit::Create(shapes));
   }
+  if (kernels_ == KernelPath::kPortable) {
+    LOCKSTEP_RETURN_IF_ERROR(MakeVocabularyScratch(lm_head.outputs(), bounds.logits_rows_max));
+  }
   if (options_.normal) {
     LOCKSTEP_ASSIGN_OR_RETURN(free_splits_, FreeSplits::Create(bounds, schedule_, stream_.get()));
   }
@@ -256,6 +269,21 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
     split_bounds.split_kv_size = size;
     LOCKSTEP_ASSIGN_OR_RETURN(attention_[size], MakeAttentionScratch(split_bounds));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaKernelSet::MakeVocabularyScratch(int vocabulary, int rows_max) {
+  if (vocabulary > kPortableVocabularyMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", vocabulary,
+                                                   " ids: portable kernels take at most ",
+                                                   kPortableVocabularyMax));
+  }
+  const int rows = std::min(rows_max, 2 * schedule_.multiprocessors);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      vocabulary_scratch_,
+      AllocateDevice(VocabularyScratchBytes(vocabulary, rows), "scratch of rows of logits"));
+  vocabulary_.scratch = vocabulary_scratch_.as<void>();
+  vocabulary_.scratch_bytes = vocabulary_scratch_.bytes();
   return absl::OkStatus();
 }
 
@@ -337,15 +365,10 @@ void CudaKernelSet::Attention(const AttentionArgs& args) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options) {
-  cudaDeviceProp device;
-  LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaGetDeviceProperties(&device, kDevice), "device properties"));
-  if (device.major != kComputeMajor) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the device, ", device.name, ", has compute capability ", device.major, ".",
-                     device.minor, "; the kernels are for ", kComputeMajor, ".0"));
-  }
-  auto kernels = std::make_unique<CudaKernelSet>(options, device);
+  LOCKSTEP_ASSIGN_OR_RETURN(const cudaDeviceProp device, FirstDevice());
+  LOCKSTEP_ASSIGN_OR_RETURN(KernelPath path, KernelPathOf(device.name, device.major, device.minor));
+  if (options.portable_kernels) path = KernelPath::kPortable;
+  auto kernels = std::make_unique<CudaKernelSet>(options, device, path);
   LOCKSTEP_RETURN_IF_ERROR(kernels->Open());
   return std::unique_ptr<KernelSet>(std::move(kernels));
 }

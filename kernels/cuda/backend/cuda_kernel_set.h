@@ -18,6 +18,8 @@ struct CudaOptions {
   // Linear layers are audited while they serve; not in normal mode, which has no reference. Off to
   // measure what it costs.
   bool audit = true;
+  // The kernels that any supported GPU has, also where there are faster ones; the same bits.
+  bool portable_kernels = false;
 };
 
 // The CUDA backend on the first device that the process sees: bf16 activations and KV, ops enqueued

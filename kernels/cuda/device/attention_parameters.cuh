@@ -5,7 +5,7 @@
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_workspace.h"
 #include "kernels/cuda/contract.h"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap.cuh"
 #include "kernels/cuda/kv_layout.h"
 
 namespace lockstep::kernels::cuda {

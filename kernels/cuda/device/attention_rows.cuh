@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/device/attention_order.cuh"
 #include "kernels/cuda/device/attention_parameters.cuh"
-#include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
+#include "kernels/cuda/device/primitive/barrier.cuh"
 #include "kernels/cuda/device/primitive/mma.cuh"
 
 // Queries and keys on their way into a kernel. The query heads of one KV head are packed into rows
@@ -40,7 +40,7 @@ inline constexpr int kQueryPitch = kHeadDim * 2 + 16;
 
 // Copies the queries of rows to shared memory, one packed row after the other. For a whole warp,
 // once the barrier expects QueryBytes.
-template <int kHeadDim>
+template <int kHeadDim, typename Copies>
 __device__ __forceinline__ void CopyQueries(const AttentionParameters& p, int kv_head,
                                             int row_begin, int row_count, int lane, uint8_t* shared,
                                             Barrier* barrier) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void CopyQueries(const AttentionParameters& p, int kv
   for (int packed = lane; packed < row_count * p.group; packed += 32) {
     const uint16_t* query = p.qkv + static_cast<size_t>(row_begin + packed / p.group) * width +
                             static_cast<size_t>(kv_head * p.group + packed % p.group) * kHeadDim;
-    BulkCopy(shared + packed * kQueryPitch<kHeadDim>, query, kHeadDim * 2, barrier);
+    Copies::template CopyRow<kHeadDim * 2>(shared + packed * kQueryPitch<kHeadDim>, query, barrier);
   }
 }
 
@@ -89,32 +89,6 @@ __device__ __forceinline__ void LoadQueriesFromGlobal(const AttentionParameters&
     for (int k = 0; k < kHeadDim / 16; ++k) {
       q[k][i] = exists ? *reinterpret_cast<const uint32_t*>(query + 16 * k) : 0;
       q[k][i + 2] = exists ? *reinterpret_cast<const uint32_t*>(query + 16 * k + 8) : 0;
-    }
-  }
-}
-
-// Copies one side of a page to its part of a tile of kTokens, [slab][token][64 dims]; tokens from
-// `valid` on become zero. For one thread.
-template <int kHeadDim, int kTokens>
-__device__ __forceinline__ void CopyPage(const AttentionParameters& p, int page, int kv_head,
-                                         KvSide side, int part, int valid, uint8_t* shared,
-                                         Barrier* barrier) {
-  constexpr int kSlabs = kHeadDim / kSlabDims;
-  constexpr uint32_t kRowBytes = kSlabDims * sizeof(uint16_t);
-  constexpr uint32_t kSlabBytes = kPageTokens * kRowBytes;
-  const uint8_t* from = reinterpret_cast<const uint8_t*>(
-      p.pool.data + KvTileOffset(p.pool, page, p.layer, kv_head, side));
-  if (kTokens == kPageTokens && valid == kPageTokens) {
-    BulkCopy(shared, from, kSlabs * kSlabBytes, barrier);
-    return;
-  }
-#pragma unroll
-  for (int slab = 0; slab < kSlabs; ++slab) {
-    uint8_t* target = shared + (slab * (kTokens / kPageTokens) + part) * kSlabBytes;
-    const uint32_t bytes = static_cast<uint32_t>(valid) * kRowBytes;
-    if (bytes > 0) BulkCopy(target, from + slab * kSlabBytes, bytes, barrier);
-    if (bytes < kSlabBytes) {
-      BulkCopy(target + bytes, p.workspace.zeros, kSlabBytes - bytes, barrier);
     }
   }
 }

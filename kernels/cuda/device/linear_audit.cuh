@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/linear_probe.cuh"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap.cuh"
 #include "kernels/cuda/linear/linear_audit_kernels.h"
 
 // Copies rows of a linear layer for the audit, and compares them with what the reference made.

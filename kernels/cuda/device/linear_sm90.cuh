@@ -8,7 +8,7 @@
 #include "kernels/cuda/device/linear_combine.cuh"
 #include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
 #include "kernels/cuda/device/primitive/cluster_memory_sm90.cuh"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap.cuh"
 #include "kernels/cuda/device/primitive/tensor_copy_sm90.cuh"
 #include "kernels/cuda/device/primitive/wgmma_shared_sm90.cuh"
 #include "kernels/cuda/device/primitive/wgmma_sm90.cuh"

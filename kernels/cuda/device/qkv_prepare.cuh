@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/bf16_vector.cuh"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap.cuh"
 #include "kernels/cuda/device/rms_norm.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 #include "kernels/cuda/kv_layout.h"

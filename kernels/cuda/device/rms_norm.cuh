@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/bf16_vector.cuh"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 
 // RMSNorm of bf16 rows, one CTA a row, 8 * kVectors neighbouring elements a thread. t = T(x * x)

@@ -6,7 +6,7 @@
 
 #include "kernels/api/elementwise.h"
 #include "kernels/cuda/device/bf16_vector.cuh"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
+#include "kernels/cuda/device/primitive/kernel_overlap.cuh"
 
 // Ops without a reduction over a row, in vectors of 8 bf16. Placement-invariant.
 namespace lockstep::kernels::cuda {

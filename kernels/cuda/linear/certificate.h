@@ -24,11 +24,11 @@ struct CertificateEnvironment {
   friend bool operator==(const CertificateEnvironment&, const CertificateEnvironment&) = default;
 };
 
-// Who computes a product.
-enum class LinearEngine { kCublasLt, kSm90 };
+// Who computes a product: the library, our kernel for Hopper, or ours for any GPU since Ampere.
+enum class LinearEngine { kCublasLt, kSm90, kMma };
 
-// A library algorithm or one of our kernels, as people name it. For kSm90, `tile` is the number of
-// rows of its tile.
+// A library algorithm or one of our kernels, as people name it. For our own, `id` is the index of a
+// tiling and `tile` the number of rows of its tile.
 struct AlgorithmTraits {
   LinearEngine engine = LinearEngine::kCublasLt;
   int id = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/linear/linear_mma.h"
 #include "kernels/cuda/linear/linear_sm90.h"
 #include "kernels/cuda/linear/linear_timing.h"
 #include "kernels/cuda/linear/timed_graph.h"
@@ -158,7 +159,7 @@ absl::Status Certifier::Prepare(const LinearShape& shape) {
 
 // The library's estimate is often wrong at one number of rows and right at another nearby: what it
 // offers around here is tried here too.
-absl::StatusOr<std::vector<LinearRung::Choice>> Certifier::ChoicesAt(int rows) const {
+absl::StatusOr<std::vector<LinearRung::Choice>> Certifier::LibraryChoicesAt(int rows) const {
   static constexpr double kNearby[] = {1, 0.97, 0.8, 0.9, 1.1};
   // Where a product takes long, it fills the GPU whatever the tile, and looking takes long too.
   static constexpr int kManyRows = 1024;
@@ -188,14 +189,20 @@ absl::StatusOr<std::vector<LinearRung::Choice>> Certifier::ChoicesAt(int rows) c
                          .workspace_bytes = *workspace_bytes});
     }
   }
-  const auto tilings = Sm90Tilings();
-  for (size_t i = 0; i < tilings.size(); ++i) {
-    if (!options_.own_kernels || !Fits(tilings[i], shape, rows)) continue;
-    choices.push_back({.traits = {.engine = LinearEngine::kSm90,
-                                  .id = static_cast<int>(i),
-                                  .tile = tilings[i].rows,
-                                  .cluster_shape = tilings[i].sharers}});
-  }
+  return choices;
+}
+
+std::vector<LinearRung::Choice> Certifier::OwnChoicesAt(int rows) const {
+  std::vector<LinearRung::Choice> choices;
+  const auto add = [&](LinearEngine engine, const auto& tilings) {
+    for (size_t i = 0; i < tilings.size(); ++i) {
+      if (!Fits(tilings[i], data_->shape, rows)) continue;
+      choices.push_back(
+          {.traits = {.engine = engine, .id = static_cast<int>(i), .tile = tilings[i].rows}});
+    }
+  };
+  if (options_.own_kernels == KernelPath::kSm90) add(LinearEngine::kSm90, Sm90Tilings());
+  if (options_.own_kernels == KernelPath::kPortable) add(LinearEngine::kMma, MmaTilings());
   return choices;
 }
 
@@ -305,7 +312,11 @@ absl::StatusOr<std::vector<Certifier::Verdict>> Certifier::Examine(const LinearS
                                                                    int rows) {
   if (rows > options_.ladder.back()) return absl::InvalidArgumentError("more rows than the ladder");
   LOCKSTEP_RETURN_IF_ERROR(Prepare(shape));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LinearRung::Choice> choices, ChoicesAt(rows));
+  std::vector<LinearRung::Choice> choices = OwnChoicesAt(rows);
+  if (options_.library) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<LinearRung::Choice> offers, LibraryChoicesAt(rows));
+    choices.insert(choices.begin(), offers.begin(), offers.end());
+  }
   cudaStream_t stream = stream_.get();
   LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
       cudaMemsetAsync(data_->counters.as<void>(), 0, data_->counters.bytes(), stream), "counters"));

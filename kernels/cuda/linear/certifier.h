@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/kernel_path.h"
 #include "kernels/cuda/linear/certificate.h"
 #include "kernels/cuda/linear/linear_rung.h"
 #include "kernels/cuda/runtime/stream.h"
@@ -25,7 +27,9 @@ struct CertifierOptions {
   size_t workspace_bytes = size_t{32} << 20;
   // A rung must beat the next one by this factor, or calls go there.
   double gain = 0.985;
-  bool own_kernels = true;  // Whether our own kernels compete.
+  bool library = true;  // Whether the library's algorithms compete.
+  // Whose own kernels do; nullopt: none.
+  std::optional<KernelPath> own_kernels = KernelPath::kSm90;
   // Whether all else that the library offers competes too, whatever order it adds in: for normal
   // mode, which promises no bits. Nothing is refused then.
   bool any_order = false;
@@ -70,7 +74,8 @@ class Certifier {
   absl::Status Compare(const LinearRung& rung, int first_row, unsigned long long* differing);
   absl::Status CompareLayer(const LinearRung& rung, int first_row, unsigned long long* differing);
   absl::Status Check(const LinearRung& rung, unsigned long long* differing, uint64_t& compared);
-  absl::StatusOr<std::vector<LinearRung::Choice>> ChoicesAt(int rows) const;
+  absl::StatusOr<std::vector<LinearRung::Choice>> LibraryChoicesAt(int rows) const;
+  std::vector<LinearRung::Choice> OwnChoicesAt(int rows) const;
   absl::Status TimeCertified(int rows, std::vector<Verdict>& verdicts);
   absl::StatusOr<std::vector<KernelNode>> KernelsFor(const LinearRung& rung);
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/linear/linear_mma.h"
 #include "kernels/cuda/linear/linear_sm90.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/runtime/cuda_status.h"
@@ -25,14 +26,15 @@ bool IsAligned(const void* pointer) {
 
 absl::StatusOr<LinearRung> LinearRung::Create(cublasLtHandle_t handle, const LinearShape& shape,
                                               int rows, const Choice& choice) {
-  if (choice.traits.engine == LinearEngine::kSm90) {
-    const auto tilings = Sm90Tilings();
+  const auto own = [&](const auto& tilings) -> absl::StatusOr<LinearRung> {
     const size_t index = static_cast<size_t>(choice.traits.id);
     if (index >= tilings.size() || !Fits(tilings[index], shape, rows)) {
       return absl::FailedPreconditionError("a certificate names a tiling that does not fit");
     }
     return LinearRung(shape, rows, choice, std::nullopt);
-  }
+  };
+  if (choice.traits.engine == LinearEngine::kSm90) return own(Sm90Tilings());
+  if (choice.traits.engine == LinearEngine::kMma) return own(MmaTilings());
   LOCKSTEP_ASSIGN_OR_RETURN(LtMatmul matmul, LtMatmul::Create(handle, shape, rows));
   LOCKSTEP_ASSIGN_OR_RETURN(const size_t workspace_bytes,
                             matmul.Check(AlgorithmOf(choice.algorithm)));
@@ -60,7 +62,18 @@ bool LinearRung::WritesPaddingOfY(bool accumulate) const {
 
 absl::Status LinearRung::EnqueueProduct(const ProductPointers& pointers,
                                         cudaStream_t stream) const {
-  return matmul_->Enqueue(AlgorithmOf(choice_.algorithm), pointers, stream);
+  if (matmul_.has_value()) {
+    return matmul_->Enqueue(AlgorithmOf(choice_.algorithm), pointers, stream);
+  }
+  return StatusOfCuda(LinearByMma({.shape = shape_,
+                                   .tiling = choice_.traits.id,
+                                   .rows = rows_,
+                                   .weight = pointers.weight,
+                                   .bias = pointers.bias,
+                                   .x = pointers.x,
+                                   .product = pointers.product},
+                                  stream),
+                      "product of a linear layer");
 }
 
 absl::Status LinearRung::Enqueue(const LinearCall& call, cudaStream_t stream) const {

@@ -62,7 +62,7 @@ class LinearRung {
   absl::Status Enqueue(const LinearCall& call, cudaStream_t stream) const;
 
   // Whether a product is computed apart from what follows it.
-  bool has_product() const { return matmul_.has_value(); }
+  bool has_product() const { return choice_.traits.engine != LinearEngine::kSm90; }
 
   // The product alone, before T, bias and residual: what certification looks at where there is one.
   // `pointers.product` is [segments][rows(), outputs].

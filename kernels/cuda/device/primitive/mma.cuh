@@ -30,11 +30,26 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t address)
                : "memory");
 }
 
+// Two of them; lanes 0..15 give addresses.
+__device__ __forceinline__ void LoadTwoMatrices(uint32_t (&r)[2], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
+
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
+}
+
+// Transposes an 8x8 matrix of 16-bit elements that is spread over a warp.
+__device__ __forceinline__ uint32_t TransposeMatrix(uint32_t fragment) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(fragment));
+  return transposed;
 }
 
 // Two fp32 values to bf16, to nearest even; `low` is the element at the lower address.

@@ -55,11 +55,4 @@ __device__ __forceinline__ void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Transposes an 8x8 matrix of 16-bit elements that is spread over a warp.
-__device__ __forceinline__ uint32_t TransposeMatrix(uint32_t fragment) {
-  uint32_t transposed;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(fragment));
-  return transposed;
-}
-
 }  // namespace lockstep::kernels::cuda

@@ -3,13 +3,12 @@
 #include <cuda_runtime.h>
 
 #include "kernels/api/sampling.h"
-#include "kernels/cuda/device/primitive/kernel_overlap_sm90.cuh"
-#include "kernels/cuda/device/select_sm90.cuh"
+#include "kernels/cuda/device/select.cuh"
 
-// The sampler, one cluster a row, in the order of kernels/README.md: bias and bans, penalties,
-// temperature, top-k, top-p, min-p, noise. The maximum is exact, sums are integers, noise is keyed
-// by (sub-seed, position, id): nothing depends on how the row was searched. The row is read from
-// global memory once. Placement-invariant; the bits of the CPU backend.
+// The sampler, one group of CTAs a row, in the order of kernels/README.md: bias and bans,
+// penalties, temperature, top-k, top-p, min-p, noise. The maximum is exact, sums are integers,
+// noise is keyed by (sub-seed, position, id): nothing depends on how the row was searched. The row
+// is read from global memory once. Placement-invariant; the bits of the CPU backend.
 namespace lockstep::kernels::cuda {
 
 // A drawn id as one integer: greater is a higher noisy logit, or the same and a lower id; 0 is
@@ -29,13 +28,14 @@ struct PartDrawn {
   int32_t bad;
 };
 
+template <typename Group>
 struct SampleShared {
   SelectShared select;
   PartSummary summary_warps[kVocabularyWarps];
   PartSummary summary;
   PartDrawn drawn_warps[kVocabularyWarps];
   PartDrawn drawn;
-  Barrier barriers[kPieces];
+  typename Group::Loading loading;
   // A SamplingRow, here to spare registers.
   alignas(8) uint32_t params[sizeof(SamplingRow) / sizeof(uint32_t)];
 };
@@ -46,8 +46,8 @@ constexpr int kSlots = 1024;
 // slot, the first in the list goes first. `slots` [kSlots] is any shared memory. Returns whether a
 // logit of this thread became NaN or +infinity.
 // A call, so that rows without lists do not pay with registers.
-__device__ __noinline__ bool AddBiases(const RowPart& part, const SampleArgs& args,
-                                       const SamplingRow& params, int* slots) {
+inline __device__ __noinline__ bool AddBiases(const RowPart& part, const SampleArgs& args,
+                                              const SamplingRow& params, int* slots) {
   const int thread = static_cast<int>(threadIdx.x);
   bool bad = false;
   for (int begin = params.bias_begin; begin < params.bias_end; begin += kVocabularyThreads) {
@@ -116,6 +116,7 @@ struct Survivors {
 };
 
 // Filters over a row that is scaled in place.
+template <typename Group>
 __device__ __forceinline__ Survivors Filter(const RowPart& part, SelectShared& shared,
                                             const SamplingRow& params, float max) {
   // Below the smallest normal number nothing is cut that could ever be drawn.
@@ -123,13 +124,13 @@ __device__ __forceinline__ Survivors Filter(const RowPart& part, SelectShared& s
   Survivors survivors{kNoCut, max, min_p_on ? Log(params.min_p) : -kInfinity};
   int turn = 0;
   if (params.top_k > 0) {
-    survivors.cut = SelectPrefix(
+    survivors.cut = SelectPrefix<Group>(
         part, shared, turn, max, [](float z, int) { return z > -kInfinity; }, CountWeight{},
         [&](Weight total) { return min(static_cast<Weight>(params.top_k), total); });
   }
   if (params.top_p < 1) {
     const Cut top_k = survivors.cut;
-    survivors.cut = SelectPrefix(
+    survivors.cut = SelectPrefix<Group>(
         part, shared, turn, max,
         [&](float z, int id) { return z > -kInfinity && IsKept(top_k, z, id); }, MassWeight{max},
         [&](Weight total) { return TopPThreshold(params.top_p, total); });
@@ -231,22 +232,23 @@ __device__ __forceinline__ Drawn Largest(const RowPart& part) {
 
 template <typename Value>
 __device__ __forceinline__ Drawn DrawFrom(const RowPart& part, const SamplingRow& params,
-                                          SampleShared& shared, const Value& value) {
-  return Draw<Value>(part, params, value).Run(shared.drawn_warps);
+                                          PartDrawn* warps, const Value& value) {
+  return Draw<Value>(part, params, value).Run(warps);
 }
 
 // Scales in place, filters, draws. Bad rows draw nothing.
+template <typename Group>
 __device__ __forceinline__ Drawn DrawFiltered(const RowPart& part, const SamplingRow& params,
-                                              SampleShared& shared, bool bad) {
+                                              SampleShared<Group>& shared, bool bad) {
   PartSummary mine{-kInfinity, bad};
   for (int i = static_cast<int>(threadIdx.x); i < part.count; i += kVocabularyThreads) {
     part.z[i] = Scaled(part.z[i], params.temperature);
     mine.max = fmaxf(mine.max, part.z[i]);
   }
-  const PartSummary whole = SummaryOfRow(mine, shared.summary_warps, &shared.summary);
+  const PartSummary whole = SummaryOfRow<Group>(mine, shared.summary_warps, &shared.summary);
   if (whole.bad != 0 || whole.max == -kInfinity) return 0;
-  const Survivors survivors = Filter(part, shared.select, params, whole.max);
-  return DrawFrom(part, params, shared,
+  const Survivors survivors = Filter<Group>(part, shared.select, params, whole.max);
+  return DrawFrom(part, params, shared.drawn_warps,
                   [&](float z, int id) { return survivors.Has(z, id) ? z : -kInfinity; });
 }
 
@@ -260,7 +262,8 @@ __device__ __forceinline__ PartDrawn DrawnOfWarp(PartDrawn drawn) {
 }
 
 // The same over the CTA, to `shared.drawn`.
-__device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared& shared) {
+template <typename Group>
+__device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared<Group>& shared) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   drawn = DrawnOfWarp(drawn);
   __syncthreads();  // Nobody reads the bounds of Draw any more.
@@ -271,21 +274,20 @@ __device__ __forceinline__ void StoreDrawn(PartDrawn drawn, SampleShared& shared
   if (lane == 0) shared.drawn = drawn;
 }
 
-__global__ void __launch_bounds__(kVocabularyThreads, 2)
-    SampleKernel(const __grid_constant__ SampleArgs args) {
-  extern __shared__ float4 dynamic_shared[];
-  __shared__ SampleShared shared;
-  const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
+// One row. `memory` has room for this CTA's part of it.
+template <typename Group>
+__device__ __forceinline__ void SampleRow(const SampleArgs& args, int row, float* memory,
+                                          SampleShared<Group>& shared) {
   constexpr int kWords = sizeof(shared.params) / sizeof(uint32_t);
   if (threadIdx.x < kWords) {
     shared.params[threadIdx.x] =
         reinterpret_cast<const uint32_t*>(args.row_params + row)[threadIdx.x];
   }
   const SamplingRow& params = *reinterpret_cast<const SamplingRow*>(shared.params);
-  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
+  const RowPart part = PartOfRow<Group>(memory, args.vocabulary);
   bool bad = false;
-  LoadPart(args.logits + static_cast<size_t>(row) * args.vocabulary, part, shared.barriers,
-           [&](float z) { bad |= !(z < kInfinity); });
+  Group::Load(args.logits + static_cast<size_t>(row) * args.vocabulary, part, shared.loading,
+              [&](float z) { bad |= !(z < kInfinity); });
   __syncthreads();  // The part and the parameters are there.
   for (int i = max(0, args.vocabulary_sampled - part.first) + static_cast<int>(threadIdx.x);
        i < part.count; i += kVocabularyThreads) {
@@ -303,16 +305,16 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   } else if (params.top_k > 0 || params.top_p < 1 || params.min_p > 0) {
     best = DrawFiltered(part, params, shared, bad);
   } else {
-    best =
-        DrawFrom(part, params, shared, [&](float z, int) { return Scaled(z, params.temperature); });
+    best = DrawFrom(part, params, shared.drawn_warps,
+                    [&](float z, int) { return Scaled(z, params.temperature); });
   }
   StoreDrawn({best, bad}, shared);
-  SyncCluster();  // Results of all CTAs are there.
+  Group::Sync();  // Results of all CTAs are there.
   const int lane = static_cast<int>(threadIdx.x);
   PartDrawn drawn{};
-  if (RankInCluster() == 0 && lane < CtasInCluster()) drawn = *RemoteShared(&shared.drawn, lane);
-  SyncCluster();  // Nobody reads this CTA's shared memory any more.
-  if (RankInCluster() != 0 || lane >= 32) return;
+  if (Group::Rank() == 0 && lane < Group::Ctas()) drawn = *Group::Remote(&shared.drawn, lane);
+  Group::Sync();  // Nobody reads this CTA's shared memory any more.
+  if (Group::Rank() != 0 || lane >= 32) return;
   drawn = DrawnOfWarp(drawn);
   if (lane != 0) return;
   const bool failed = drawn.bad != 0;
@@ -320,29 +322,6 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   args.ids[row] = none ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(drawn.best));
   args.errors[row] = failed ? SampleError::kNonFiniteLogits
                             : (none ? SampleError::kAllBanned : SampleError::kNone);
-}
-
-// Noise of all ids of a vocabulary, without a draw.
-__global__ void NoiseKernel(uint64_t sub_seed, uint32_t position, int vocabulary, float* noise) {
-  WaitForKernels();
-  const int quad = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const std::array<uint32_t, 4> words =
-      RandomWords(sub_seed, position, static_cast<uint32_t>(quad));
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (4 * quad + i < vocabulary) noise[4 * quad + i] = GumbelNoise(words[i]);
-  }
-}
-
-// The noise of single words, and what lets a draw pass over them.
-__global__ void NoiseOfWordsKernel(const uint32_t* words, int count, float* noise, float* bounds,
-                                   uint32_t* limits) {
-  WaitForKernels();
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i >= count) return;
-  noise[i] = GumbelNoise(words[i]);
-  bounds[i] = GumbelBound(words[i]);
-  limits[i] = ComplementLimit(-noise[i]);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -2,17 +2,18 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device/vocabulary_sm90.cuh"
+#include "kernels/cuda/device/vocabulary.cuh"
 
-// Exact selection over a row that a cluster holds: the shortest prefix, in order of (logit
+// Exact selection over a row that a group of CTAs holds: the shortest prefix, in order of (logit
 // descending, id ascending), whose weights reach a target. Weights are integers, so that no order
 // of adding them shows; the cut is narrowed digit by digit, never by sorting.
 namespace lockstep::kernels::cuda {
 
 using Weight = unsigned long long;
 
-// What an id weighs, as a function of its logit. A table adds the limbs of 16 bits of a weight one
-// by one: shared memory has no fast 64-bit addition. The last limb takes the rest.
+// What an id weighs, as a function of its logit. A table adds the limbs of a weight,
+// Group::kLimbBits each, one by one: shared memory has no fast 64-bit addition. The last limb takes
+// the rest.
 struct CountWeight {
   static constexpr int kLimbs = 1;
   __device__ __forceinline__ Weight operator()(float) const { return 1; }
@@ -60,7 +61,7 @@ struct FewEntry {
   Weight weight;
 };
 
-// Sums of limbs, or lists of few ids. A limb's sum stays below 2^32: a CTA has fewer than 2^16 ids.
+// Sums of limbs, which stay below 2^32, or lists of few ids.
 union SelectTable {
   uint32_t bins[3][kLinearBins];
   struct {
@@ -71,27 +72,28 @@ union SelectTable {
 };
 
 struct SelectShared {
-  // Two, so that one cluster barrier a pass is enough: nobody fills a table anew before all CTAs
-  // have passed the barrier after they read it.
+  // Two, so that one barrier of the group a pass is enough: nobody fills a table anew before all
+  // CTAs have passed the barrier after they read it.
   SelectTable tables[2];
   Weight warp_sums[kVocabularyWarps];
   Crossing crossing;
   Cut cut;
 };
 
-template <int kLimbs>
+template <typename Group, int kLimbs>
 __device__ __forceinline__ void AddToBin(SelectTable& table, int bin, Weight weight) {
+  constexpr Weight kMask = (Weight{1} << Group::kLimbBits) - 1;
 #pragma unroll
   for (int limb = 0; limb < kLimbs; ++limb) {
-    const Weight rest = weight >> (16 * limb);
-    const uint32_t part = static_cast<uint32_t>(limb + 1 < kLimbs ? rest & 0xFFFF : rest);
+    const Weight rest = weight >> (Group::kLimbBits * limb);
+    const uint32_t part = static_cast<uint32_t>(limb + 1 < kLimbs ? rest & kMask : rest);
     if (part != 0) atomicAdd(&table.bins[limb][bin], part);
   }
 }
 
 // One pass: bins all ids of the row and finds the crossing. weigh(z, id, bin) sets the bin where it
 // returns a weight that is not 0; target(total) is in [1, total].
-template <int kBins, int kLimbs, typename Weigh, typename Target>
+template <typename Group, int kBins, int kLimbs, typename Weigh, typename Target>
 __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int turn,
                                  const Weigh& weigh, const Target& target) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -111,13 +113,13 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
     if (bin == kBins - 1) {
       last += weight;
     } else {
-      AddToBin<kLimbs>(table, bin, weight);
+      AddToBin<Group, kLimbs>(table, bin, weight);
     }
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) last += __shfl_xor_sync(0xFFFFFFFF, last, step);
-  if (lane == 0) AddToBin<kLimbs>(table, kBins - 1, last);
-  SyncCluster();  // Tables of all CTAs are full.
+  if (lane == 0) AddToBin<Group, kLimbs>(table, kBins - 1, last);
+  Group::Sync();  // Tables of all CTAs are full.
 
   constexpr int kEach = (kBins + kVocabularyThreads - 1) / kVocabularyThreads;
   Weight mine[kEach] = {};
@@ -129,18 +131,18 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
 #pragma unroll
     for (int limb = 0; limb < kLimbs; ++limb) {
       // Loads of eight CTAs on their way at once.
-      for (int first = 0; first < CtasInCluster(); first += 8) {
+      for (int first = 0; first < Group::Ctas(); first += 8) {
         uint32_t parts[8];
 #pragma unroll
         for (int rank = 0; rank < 8; ++rank) {
           parts[rank] = 0;
-          if (first + rank < CtasInCluster()) {
-            parts[rank] = RemoteShared(&table, first + rank)->bins[limb][bin];
+          if (first + rank < Group::Ctas()) {
+            parts[rank] = Group::Remote(&table, first + rank)->bins[limb][bin];
           }
         }
 #pragma unroll
         for (int rank = 0; rank < 8; ++rank) {
-          mine[i] += static_cast<Weight>(parts[rank]) << (16 * limb);
+          mine[i] += static_cast<Weight>(parts[rank]) << (Group::kLimbBits * limb);
         }
       }
     }
@@ -175,7 +177,7 @@ __device__ Crossing FindCrossing(const RowPart& part, SelectShared& shared, int 
 // The cut among the ids that here(z, id) names, when they are few: every CTA lists its own, and
 // each thread sums what is in front of one of all. False, and nothing else, when they are many.
 // Takes one turn.
-template <typename Here, typename WeightOf>
+template <typename Group, typename Here, typename WeightOf>
 __device__ bool CutOfFew(const RowPart& part, SelectShared& shared, int turn, const Here& here,
                          const WeightOf& weight_of, Weight remaining) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -191,11 +193,11 @@ __device__ bool CutOfFew(const RowPart& part, SelectShared& shared, int turn, co
           static_cast<Weight>(KeyOf(z)) << 32 | static_cast<uint32_t>(~(part.first + i));
     }
   }
-  SyncCluster();  // Lists of all CTAs are there, and nobody reads the turn's before any more.
+  Group::Sync();  // Lists of all CTAs are there, and nobody reads the turn's before any more.
   FewEntry* const few = shared.tables[(turn + 1) % 2].few;
   // Lane r of every warp knows the list of rank r.
   const int lane = thread % 32;
-  int end = lane < CtasInCluster() ? static_cast<int>(RemoteShared(&list, lane)->count) : 0;
+  int end = lane < Group::Ctas() ? static_cast<int>(Group::Remote(&list, lane)->count) : 0;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int other = __shfl_up_sync(0xFFFFFFFF, end, step);
@@ -206,14 +208,14 @@ __device__ bool CutOfFew(const RowPart& part, SelectShared& shared, int turn, co
   FewEntry mine{};
   int rank = 0;
   int begin = 0;
-  for (int r = 0; r < CtasInCluster(); ++r) {
+  for (int r = 0; r < Group::Ctas(); ++r) {
     const int end_of_rank = __shfl_sync(0xFFFFFFFF, end, r);
     if (thread < end_of_rank) continue;
     rank = r + 1;
     begin = end_of_rank;
   }
   if (thread < total) {
-    mine.order = RemoteShared(&list, rank)->order[thread - begin];
+    mine.order = Group::Remote(&list, rank)->order[thread - begin];
     mine.weight = weight_of(LogitOfKey(static_cast<uint32_t>(mine.order >> 32)));
     few[thread] = mine;
   }
@@ -232,14 +234,14 @@ __device__ bool CutOfFew(const RowPart& part, SelectShared& shared, int turn, co
 
 // The digits of the cut's key and, where equal logits are kept in part, of its id; `here` and
 // `remaining` as for CutOfFew.
-template <typename Here, typename WeightOf>
+template <typename Group, typename Here, typename WeightOf>
 __device__ Cut CutByDigits(const RowPart& part, SelectShared& shared, int& turn, const Here& here,
                            const WeightOf& weight_of, Weight remaining) {
   Cut cut = kNoCut;
   Crossing crossing{};
   for (int shift = 24; shift >= 0; shift -= 8) {
     const uint32_t prefix = cut.key;
-    crossing = FindCrossing<kDigitBins, WeightOf::kLimbs>(
+    crossing = FindCrossing<Group, kDigitBins, WeightOf::kLimbs>(
         part, shared, turn++,
         [&](float z, int id, int& bin) -> Weight {
           const uint32_t key = KeyOf(z);
@@ -257,7 +259,7 @@ __device__ Cut CutByDigits(const RowPart& part, SelectShared& shared, int& turn,
   if (kept * each == crossing.inside) return cut;
   uint32_t prefix = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    crossing = FindCrossing<kDigitBins, CountWeight::kLimbs>(
+    crossing = FindCrossing<Group, kDigitBins, CountWeight::kLimbs>(
         part, shared, turn++,
         [&](float z, int id, int& bin) -> Weight {
           bin = id >> shift & 255;
@@ -275,7 +277,7 @@ __device__ Cut CutByDigits(const RowPart& part, SelectShared& shared, int& turn,
 
 // The cut of the prefix whose weights reach target(total). has(z, id) says who takes part. `max` is
 // the row's maximum; `turn` counts the passes over `shared`.
-template <typename Has, typename WeightOf, typename Target>
+template <typename Group, typename Has, typename WeightOf, typename Target>
 __device__ Cut SelectPrefix(const RowPart& part, SelectShared& shared, int& turn, float max,
                             const Has& has, const WeightOf& weight_of, const Target& target) {
   // Far more even than the digits of a key, which begin with an exponent. Subtraction and product
@@ -284,7 +286,7 @@ __device__ Cut SelectPrefix(const RowPart& part, SelectShared& shared, int& turn
     return min(kLinearBins - 1, __float2int_rz((max - z) * kBinsPerUnit));
   };
   Weight wanted = 0;
-  const Crossing crossing = FindCrossing<kLinearBins, WeightOf::kLimbs>(
+  const Crossing crossing = FindCrossing<Group, kLinearBins, WeightOf::kLimbs>(
       part, shared, turn++,
       [&](float z, int id, int& bin) -> Weight {
         bin = linear_bin(z);
@@ -293,8 +295,8 @@ __device__ Cut SelectPrefix(const RowPart& part, SelectShared& shared, int& turn
       [&](Weight total) { return wanted = target(total); });
   const auto here = [&](float z, int id) { return linear_bin(z) == crossing.bin && has(z, id); };
   const Weight remaining = wanted - crossing.before;
-  if (CutOfFew(part, shared, turn++, here, weight_of, remaining)) return shared.cut;
-  return CutByDigits(part, shared, turn, here, weight_of, remaining);
+  if (CutOfFew<Group>(part, shared, turn++, here, weight_of, remaining)) return shared.cut;
+  return CutByDigits<Group>(part, shared, turn, here, weight_of, remaining);
 }
 
 }  // namespace lockstep::kernels::cuda

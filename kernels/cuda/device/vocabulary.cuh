@@ -5,17 +5,16 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/functions.cuh"
-#include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
-#include "kernels/cuda/device/primitive/cluster_memory_sm90.cuh"
 #include "kernels/cuda/device/row_tree.cuh"
 #include "kernels/cuda/vocabulary_launch.h"
 
-// One row of logits in the shared memory of a cluster: read from global memory once, then looked at
-// as often as an op needs. A CTA holds whole tiles of 128 ids; tiles are subtrees of T, so that
-// neither the cluster's size nor the row's neighbours can reach a bit.
+// One row of logits: read from global memory once, then looked at as often as an op needs. The CTAs
+// of a group hold parts of it: `Group` is ClusterRow, whose CTAs read each other's shared memory,
+// or CtaRow, one CTA with the row in global memory. A CTA holds whole tiles of 128 ids; tiles are
+// subtrees of T, so that neither the group nor the row's neighbours can reach a bit.
 namespace lockstep::kernels::cuda {
 
-// What the CTAs of a cluster tell each other about their parts.
+// What the CTAs of a group tell each other about their parts.
 struct PartSummary {
   float max;
   int32_t bad;  // A NaN or +infinity is there.
@@ -23,7 +22,7 @@ struct PartSummary {
 
 // This CTA's part of a row.
 struct RowPart {
-  float* z;   // [ids], in shared memory; minus infinity from `count` on.
+  float* z;   // [ids], 16-byte aligned; minus infinity from `count` on.
   int first;  // Id of z[0].
   int count;  // Ids of the vocabulary.
   int ids;    // A multiple of kTileIds, the same in all CTAs.
@@ -36,63 +35,18 @@ __device__ __forceinline__ float MaxOfWarp(float v) {
   return v;
 }
 
-// Pieces of a part, so that the first are looked at while the last are on their way.
-constexpr int kPieces = 4;
-
-// Copies this CTA's part of a row to shared memory, all of it on its way at once, and calls
-// look(value) for each value that this thread looks at. `barriers` [kPieces] are in shared memory.
-template <typename Look>
-__device__ __forceinline__ void LoadPart(const float* row, const RowPart& part, Barrier* barriers,
-                                         const Look& look) {
-  const float* const from = row + part.first;
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int i = part.count + thread; i < part.ids; i += kVocabularyThreads) part.z[i] = -kInfinity;
-  // Rows of a vocabulary that is no multiple of 4 start and end anywhere.
-  if (reinterpret_cast<uintptr_t>(from) % sizeof(float4) != 0 || part.count % 4 != 0) {
-    for (int i = thread; i < part.count; i += kVocabularyThreads) {
-      const float z = __ldg(from + i);
-      look(z);
-      part.z[i] = z;
-    }
-    return;
-  }
-  const int quads = part.count / 4;
-  const auto begin_of = [&](int piece) { return quads * piece / kPieces; };
-  if (thread == 0) {
-    for (int piece = 0; piece < kPieces; ++piece) InitBarrier(barriers + piece, 1);
-    FenceBarrierInit();
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const int begin = begin_of(piece);
-      const uint32_t bytes = static_cast<uint32_t>(begin_of(piece + 1) - begin) * sizeof(float4);
-      ArriveExpecting(barriers + piece, bytes);
-      if (bytes > 0) BulkCopy(part.z + 4 * begin, from + 4 * begin, bytes, barriers + piece);
-    }
-  }
-  __syncthreads();  // The barriers are there.
-  const float4* const values = reinterpret_cast<const float4*>(part.z);
-  for (int piece = 0; piece < kPieces; ++piece) {
-    Wait(barriers + piece, 0);
-#pragma unroll 4
-    for (int i = begin_of(piece) + thread; i < begin_of(piece + 1); i += kVocabularyThreads) {
-      const float4 z = values[i];
-      look(z.x);
-      look(z.y);
-      look(z.z);
-      look(z.w);
-    }
-  }
-}
-
-// Fills this CTA's part of the cluster's row.
+// This CTA's part of the group's row, which `z` has room for.
+template <typename Group>
 __device__ __forceinline__ RowPart PartOfRow(float* z, int vocabulary) {
-  const int ids = IdsPerCta(vocabulary, CtasInCluster());
-  const int first = min(vocabulary, RankInCluster() * ids);
+  const int ids = IdsPerCta(vocabulary, Group::Ctas());
+  const int first = min(vocabulary, Group::Rank() * ids);
   return {z, first, min(ids, vocabulary - first), ids};
 }
 
-// Exchanges `mine` between the CTAs of the cluster: the row's maximum, a zero made positive, and
+// Exchanges `mine` between the CTAs of the group: the row's maximum, a zero made positive, and
 // whether any part is bad. `warps` [kVocabularyWarps] and `summary` are in shared memory, and stay
-// untouched until the cluster's next barrier. What all threads wrote before is seen after.
+// untouched until the group's next barrier. What all threads wrote before is seen after.
+template <typename Group>
 __device__ __forceinline__ PartSummary SummaryOfRow(PartSummary mine, PartSummary* warps,
                                                     PartSummary* summary) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -104,9 +58,9 @@ __device__ __forceinline__ PartSummary SummaryOfRow(PartSummary mine, PartSummar
     mine = {MaxOfWarp(v.max), __any_sync(0xFFFFFFFF, v.bad) != 0};
     if (lane == 0) *summary = mine;
   }
-  SyncCluster();  // CTAs' results are there.
+  Group::Sync();  // CTAs' results are there.
   PartSummary v{-kInfinity, 0};
-  if (lane < CtasInCluster()) v = *RemoteShared(summary, lane);
+  if (lane < Group::Ctas()) v = *Group::Remote(summary, lane);
   return {MaxOfWarp(v.max) + 0.0f, __any_sync(0xFFFFFFFF, v.bad) != 0};
 }
 
@@ -135,11 +89,12 @@ __device__ __forceinline__ void SumTiles(const RowPart& part, float* sums, const
 }
 
 // The tiles' sums of the whole row, spread over the threads of one CTA: the caller's barriers of
-// the cluster stand before and after.
+// the group stand before and after.
 struct RowSums {
   float of_thread[kTilesMax / kVocabularyThreads];
 };
 
+template <typename Group>
 __device__ __forceinline__ RowSums GatherSums(const float* sums, int tiles_per_cta, int tiles) {
   constexpr int kEach = kTilesMax / kVocabularyThreads;
   RowSums row;
@@ -148,7 +103,7 @@ __device__ __forceinline__ RowSums GatherSums(const float* sums, int tiles_per_c
     const int tile = static_cast<int>(threadIdx.x) * kEach + i;
     row.of_thread[i] = 0;
     if (tile < tiles) {
-      row.of_thread[i] = RemoteShared(sums, tile / tiles_per_cta)[tile % tiles_per_cta];
+      row.of_thread[i] = Group::Remote(sums, tile / tiles_per_cta)[tile % tiles_per_cta];
     }
   }
   return row;

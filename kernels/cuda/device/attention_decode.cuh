@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/device/attention_merge_sm90.cuh"
+#include "kernels/cuda/device/attention_merge.cuh"
 #include "kernels/cuda/device/attention_rows.cuh"
 
 // Attention of sequences with few rows: a CTA takes one split of one sequence under one KV head,
@@ -11,16 +11,17 @@
 // in the workspace it counts the split as arrived, and if that was its sequence's last it merges
 // all of them in ascending order, while the others go on. For the scores each computing warp takes
 // 16 of 64 keys, for the values a quarter of the dims; maxima and probabilities cross through
-// shared memory. Same order per row as prefill: placement-invariant.
+// shared memory. Same order per row as prefill: placement-invariant. `Copies` says how the copying
+// warp copies (attention_copies_….cuh).
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * 32;  // That compute.
 inline constexpr int kDecodeCtaThreads = kDecodeThreads + 64;
 
-template <int kHeadDim, int kBlock>
+template <int kHeadDim, int kBlock, typename Copies>
 struct DecodeShared {
-  static constexpr int kStages = 6;
+  static constexpr int kStages = Copies::kDecodeStages;
   static constexpr int kSlots = 2;
   static constexpr int kTileBytes = kPageTokens * kHeadDim * 2;
   static constexpr int kProbabilityPitch = kBlock * 2 + 16;  // Bytes; rows fall on other banks.
@@ -36,9 +37,11 @@ struct DecodeShared {
 // Takes units and copies them in the order in which they are computed: the queries, then block by
 // block the keys and the values. For one warp. The next unit and its pages are looked up between
 // the copies of the present one, so that no copy waits for a list or a page table.
-template <int kHeadDim, int kBlock, typename Shared>
+template <int kHeadDim, int kBlock, typename Copies>
 class DecodeCopies {
  public:
+  using Shared = DecodeShared<kHeadDim, kBlock, Copies>;
+
   __device__ __forceinline__ DecodeCopies(const AttentionParameters& p, Shared& shared)
       : p_(p), shared_(shared), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
@@ -75,11 +78,12 @@ class DecodeCopies {
     if (lane_ == 0) {
       slot.unit = unit;
       slot.kv_head = kv_head;
-      ArriveExpecting(&slot.full, QueryBytes<kHeadDim>(p_, unit.row_count));
+      Copies::Expect(&slot.full, QueryBytes<kHeadDim>(p_, unit.row_count));
     }
     __syncwarp();  // The barrier expects the bytes before they come.
-    CopyQueries<kHeadDim>(p_, kv_head, unit.row_begin, unit.row_count, lane_, slot.queries,
-                          &slot.full);
+    CopyQueries<kHeadDim, Copies>(p_, kv_head, unit.row_begin, unit.row_count, lane_, slot.queries,
+                                  &slot.full);
+    Copies::Copied(&slot.full);
     slot_at_.Advance();
   }
 
@@ -107,10 +111,13 @@ class DecodeCopies {
     const int index = begin / kPageTokens;
     if (!pages.Holds(index)) pages.Load(p_, unit.sequence, index, lane_);
     const int page = pages.Page(index);
-    if (lane_ != 0) return;
-    ArriveExpecting(&shared_.full[at_.stage], Shared::kTileBytes);
-    CopyPage<kHeadDim, kPageTokens>(p_, page, kv_head, side, 0, min(end - begin, kPageTokens),
-                                    shared_.tiles[at_.stage], &shared_.full[at_.stage]);
+    if (lane_ >= Copies::kThreads) return;
+    Barrier* full = &shared_.full[at_.stage];
+    if (lane_ == 0) Copies::Expect(full, Shared::kTileBytes);
+    Copies::template CopyPage<kHeadDim, kPageTokens>(p_, page, kv_head, side, 0,
+                                                     min(end - begin, kPageTokens),
+                                                     shared_.tiles[at_.stage], full, lane_);
+    Copies::Copied(full);
   }
 
   const AttentionParameters& p_;
@@ -129,10 +136,10 @@ __device__ __forceinline__ void SyncDecodeWarps() {
   asm volatile("bar.sync 1, %0;" ::"n"(kDecodeThreads) : "memory");
 }
 
-template <int kHeadDim, int kBlock>
+template <int kHeadDim, int kBlock, typename Copies>
 class DecodeRows {
  public:
-  using Shared = DecodeShared<kHeadDim, kBlock>;
+  using Shared = DecodeShared<kHeadDim, kBlock, Copies>;
   static constexpr int kTiles = kBlock / kPageTokens;           // Of a block.
   static constexpr int kWarpDims = kHeadDim / kDecodeWarps;     // Whose values a warp sums.
   static constexpr int kWarpKeys = kPageTokens / kDecodeWarps;  // Whose scores a warp computes.
@@ -359,32 +366,32 @@ class DecodeRows {
   float o_[kWarpDims / 8][4];
 };
 
-template <int kHeadDim, int kBlock>
+template <int kHeadDim, int kBlock, typename Copies>
 __global__ void __launch_bounds__(kDecodeCtaThreads, 2)
     AttentionDecodeKernel(const __grid_constant__ AttentionParameters p) {
-  using Shared = DecodeShared<kHeadDim, kBlock>;
+  using Shared = DecodeShared<kHeadDim, kBlock, Copies>;
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shared::kStages; ++stage) {
-      InitBarrier(&shared.full[stage], 1);
+      InitBarrier(&shared.full[stage], Copies::kArrivals);
       InitBarrier(&shared.empty[stage], kDecodeWarps);
     }
     for (int slot = 0; slot < Shared::kSlots; ++slot) {
-      InitBarrier(&shared.slots[slot].full, 1);
+      InitBarrier(&shared.slots[slot].full, Copies::kArrivals);
       InitBarrier(&shared.slots[slot].stored, kDecodeWarps);
       InitBarrier(&shared.slots[slot].empty, kDecodeWarps + 1);
     }
-    FenceBarrierInit();
+    Copies::FenceBarriers();
   }
   __syncthreads();  // Barriers are there before anybody uses them.
   // The next kernel starts when all CTAs have ended: let in earlier, its CTAs would crowd on the
   // multiprocessors that had no work.
   WaitForKernels();
   if (threadIdx.x < kDecodeThreads) {
-    DecodeRows<kHeadDim, kBlock>(p, shared).Run();
+    DecodeRows<kHeadDim, kBlock, Copies>(p, shared).Run();
   } else if (threadIdx.x < kDecodeThreads + 32) {
-    DecodeCopies<kHeadDim, kBlock, Shared>(p, shared).Run();
+    DecodeCopies<kHeadDim, kBlock, Copies>(p, shared).Run();
   } else {
     DecodeMerges<kHeadDim, Shared>(p, shared).Run();
   }

@@ -3,24 +3,25 @@
 #include <cuda_runtime.h>
 
 #include "kernels/api/sampling.h"
-#include "kernels/cuda/device/select_sm90.cuh"
+#include "kernels/cuda/device/select.cuh"
 
-// Log-probabilities, one cluster a row. M = max, exact; S = T(exp(z - M)) by id: a warp sums a tile
-// of 128 ids, then T over the tiles' sums; logprob = RN(RN(z - M) - log S). The row is read from
-// global memory once, plus single logits for results. Placement-invariant; the bits of the CPU
+// Log-probabilities, one group of CTAs a row. M = max, exact; S = T(exp(z - M)) by id: a warp sums
+// a tile of 128 ids, then T over the tiles' sums; logprob = RN(RN(z - M) - log S). The row is read
+// from global memory once, plus single logits for results. Placement-invariant; the bits of the CPU
 // backend.
 namespace lockstep::kernels::cuda {
 
 // Sums of the row that T gives, one array of tiles each.
-enum TileSums : int { kRawSum, kEntropySum, kScaledSum, kTileSums };
+enum TileSums : int { kRawSum, kEntropySum, kScaledSum };
 
+template <typename Group>
 struct LogprobShared {
   SelectShared select;
   unsigned long long top[kTopLogprobsMax];  // Key and complement of the id, in no order.
   int top_count;
   PartSummary warps[kVocabularyWarps];
   PartSummary summary;
-  Barrier barriers[kPieces];
+  typename Group::Loading loading;
   float warp_sums[kTileSums][32];
 };
 
@@ -56,11 +57,12 @@ __device__ __forceinline__ void StoreDefaults(const LogprobArgs& args, const Log
 }
 
 // Lists this CTA's ids of the row's largest, in no order.
-__device__ __forceinline__ void ListTop(const RowPart& part, LogprobShared& shared, float max,
-                                        int count) {
+template <typename Group>
+__device__ __forceinline__ void ListTop(const RowPart& part, LogprobShared<Group>& shared,
+                                        float max, int count) {
   if (threadIdx.x == 0) shared.top_count = 0;
   int turn = 0;
-  const Cut cut = SelectPrefix(
+  const Cut cut = SelectPrefix<Group>(
       part, shared.select, turn, max, [](float, int) { return true; }, CountWeight{},
       [&](Weight total) { return min(static_cast<Weight>(count), total); });
   for (int i = static_cast<int>(threadIdx.x); i < part.count; i += kVocabularyThreads) {
@@ -72,16 +74,18 @@ __device__ __forceinline__ void ListTop(const RowPart& part, LogprobShared& shar
 }
 
 // Sorts what all CTAs listed by counting for each how many are above it. For one CTA.
+template <typename Group>
 __device__ __forceinline__ void StoreTop(const LogprobArgs& args, const float* logits, int row,
-                                         const LogprobShared& shared, float max, float log_sum) {
+                                         const LogprobShared<Group>& shared, float max,
+                                         float log_sum) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int at = thread; at < CtasInCluster() * kTopLogprobsMax; at += kVocabularyThreads) {
-    const LogprobShared& list = *RemoteShared(&shared, at / kTopLogprobsMax);
+  for (int at = thread; at < Group::Ctas() * kTopLogprobsMax; at += kVocabularyThreads) {
+    const LogprobShared<Group>& list = *Group::Remote(&shared, at / kTopLogprobsMax);
     if (at % kTopLogprobsMax >= list.top_count) continue;
     const unsigned long long mine = list.top[at % kTopLogprobsMax];
     int above = 0;
-    for (int rank = 0; rank < CtasInCluster(); ++rank) {
-      const LogprobShared& other = *RemoteShared(&shared, rank);
+    for (int rank = 0; rank < Group::Ctas(); ++rank) {
+      const LogprobShared<Group>& other = *Group::Remote(&shared, rank);
       for (int i = 0; i < other.top_count; ++i) above += other.top[i] > mine ? 1 : 0;
     }
     const int32_t id = static_cast<int32_t>(~static_cast<uint32_t>(mine));
@@ -108,26 +112,25 @@ __device__ __forceinline__ void SumPart(const RowPart& part, float* tile_sums, f
   }
 }
 
-__global__ void __launch_bounds__(kVocabularyThreads, 2)
-    LogprobsKernel(const __grid_constant__ LogprobArgs args) {
-  extern __shared__ float4 dynamic_shared[];
-  __shared__ LogprobShared shared;
-  const int row = static_cast<int>(blockIdx.x) / CtasInCluster();
-  const int rank = RankInCluster();
+// One row. `memory` has room for this CTA's part of it and kTileSums sums of each of its tiles.
+template <typename Group>
+__device__ __forceinline__ void LogprobsOfRow(const LogprobArgs& args, int row, float* memory,
+                                              LogprobShared<Group>& shared) {
+  const int rank = Group::Rank();
   LogprobRow params = args.row_params[row];
   if (params.target_id == kTargetDrawn) params.target_id = args.drawn_ids[row];
   const float* logits = args.logits + static_cast<size_t>(row) * args.vocabulary;
-  const RowPart part = PartOfRow(reinterpret_cast<float*>(dynamic_shared), args.vocabulary);
+  const RowPart part = PartOfRow<Group>(memory, args.vocabulary);
   PartSummary mine{-kInfinity, 0};
-  LoadPart(logits, part, shared.barriers, [&](float z) {
+  Group::Load(logits, part, shared.loading, [&](float z) {
     mine.max = fmaxf(mine.max, z);
     mine.bad |= static_cast<int32_t>(!(z < kInfinity));
   });
-  const PartSummary whole = SummaryOfRow(mine, shared.warps, &shared.summary);
+  const PartSummary whole = SummaryOfRow<Group>(mine, shared.warps, &shared.summary);
   const bool failed = whole.bad != 0 || whole.max == -kInfinity;
   if (rank == 0) StoreDefaults(args, params, row, failed);
   if (failed) {
-    SyncCluster();  // Nobody reads this CTA's summary any more.
+    Group::Sync();  // Nobody reads this CTA's summary any more.
     return;
   }
   const float max = whole.max;
@@ -140,9 +143,9 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   float* const tile_sums = part.z + part.ids;
   SumPart(part, tile_sums, max, entropy, scaled && temperature != 1.0f, temperature);
   if (top) ListTop(part, shared, max, params.top_count);
-  SyncCluster();  // Sums and lists of all CTAs are there.
+  Group::Sync();  // Sums and lists of all CTAs are there.
   if (rank != 0) {
-    SyncCluster();  // Nobody reads this CTA's shared memory any more.
+    Group::Sync();  // Nobody reads this CTA's shared memory any more.
     return;
   }
   RowSums sums[kTileSums];
@@ -150,11 +153,11 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   for (int which = 0; which < kTileSums; ++which) {
     if (which == kEntropySum && !entropy) continue;
     if (which == kScaledSum && !(scaled && temperature != 1.0f)) continue;
-    sums[which] =
-        GatherSums(tile_sums + which * tiles_per_cta, tiles_per_cta, TilesOf(args.vocabulary));
+    sums[which] = GatherSums<Group>(tile_sums + which * tiles_per_cta, tiles_per_cta,
+                                    TilesOf(args.vocabulary));
   }
   // The others leave as soon as they can, and make room for the next row.
-  if (!top) SyncCluster();
+  if (!top) Group::Sync();
   const float sum = TreeOfRow(sums[kRawSum], shared.warp_sums[kRawSum]);
   const float log_sum = Log(sum);
   const int thread = static_cast<int>(threadIdx.x);
@@ -180,7 +183,7 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
   }
   if (!top) return;
   StoreTop(args, logits, row, shared, max, log_sum);
-  SyncCluster();  // Nobody of the others is read any more.
+  Group::Sync();  // Nobody of the others is read any more.
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -1,21 +1,21 @@
 #pragma once
 
-#include "kernels/cuda/device/attention_products.cuh"
 #include "kernels/cuda/device/attention_rows.cuh"
 
 // Attention of a tile of consecutive rows of one sequence under one KV head.
 //
-// A CTA is kWarpgroups warpgroups that compute, 64 packed rows each, and one that copies keys and
-// values ahead of them through two rings of stages. While the values of block b - 1 are multiplied,
-// the scores of block b are too, and their softmax is computed. Order per row: blocks ascending
-// inside a split, splits ascending; sums of finished splits wait in shared memory, each thread's
-// where only it looks. Placement-invariant.
+// A CTA is kWarpgroups warpgroups that compute, 64 packed rows each, and warps that copy keys and
+// values ahead of them through two rings of stages. Where products are asynchronous, the scores of
+// block b are multiplied with the values of block b - 1, and their softmax is computed meanwhile.
+// Order per row: blocks ascending inside a split, splits ascending; sums of finished splits wait in
+// shared memory, each thread's where only it looks. Placement-invariant. `Products` and `Copies`
+// say by which instructions (attention_products_….cuh, attention_copies_….cuh).
 namespace lockstep::kernels::cuda {
 
-template <int kHeadDim, int kBlock, int kWarpgroups>
+template <int kHeadDim, int kBlock, int kWarpgroups, int kStagesOfRing>
 struct PrefillShared {
   static constexpr int kThreads = kWarpgroups * 128;
-  static constexpr int kStages = kBlock == 64 ? 3 : 2;
+  static constexpr int kStages = kStagesOfRing;
   static constexpr int kTileBytes = kBlock * kHeadDim * 2;
 
   alignas(1024) uint8_t keys[kStages][kTileBytes];
@@ -29,35 +29,39 @@ struct PrefillShared {
 };
 
 // Copies the keys or values of block [begin, begin + kBlock) to a stage; tokens from the tile's end
-// on become zero. For one thread.
-template <int kHeadDim, int kBlock>
+// on become zero. For the threads that copy.
+template <int kHeadDim, int kBlock, typename Copies>
 __device__ __forceinline__ void CopyPrefillBlock(const AttentionParameters& p,
                                                  const AttentionTile& tile, int kv_head,
                                                  KvSide side, int begin, uint8_t* stage,
-                                                 Barrier* barrier) {
+                                                 Barrier* barrier, int thread) {
   const int32_t* pages = p.block_table + static_cast<size_t>(tile.sequence) * p.blocks_max;
-  ArriveExpecting(barrier, kBlock * kHeadDim * 2);
+  if (thread == 0) Copies::Expect(barrier, kBlock * kHeadDim * 2);
 #pragma unroll
   for (int part = 0; part < kBlock / kPageTokens; ++part) {
     const int first = begin + part * kPageTokens;
     const int valid = min(max(tile.kv_length - first, 0), kPageTokens);
     const int page = valid > 0 ? pages[first / kPageTokens] : 0;
-    CopyPage<kHeadDim, kBlock>(p, page, kv_head, side, part, valid, stage, barrier);
+    Copies::template CopyPage<kHeadDim, kBlock>(p, page, kv_head, side, part, valid, stage, barrier,
+                                                thread);
   }
+  Copies::Copied(barrier);
 }
 
-// Copies the tile's keys and values, block by block. For one thread.
-template <int kHeadDim, int kBlock, typename Shared>
+// Copies the tile's keys and values, block by block. For the threads that copy.
+template <int kHeadDim, int kBlock, typename Copies, typename Shared>
 __device__ void CopyPrefillTile(const AttentionParameters& p, const AttentionTile& tile,
-                                int kv_head, Shared& shared) {
+                                int kv_head, Shared& shared, int thread) {
   RingPosition<Shared::kStages> at;
   for (int begin = 0; begin < tile.kv_length; begin += kBlock) {
     Wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-    CopyPrefillBlock<kHeadDim, kBlock>(p, tile, kv_head, KvSide::kKeys, begin,
-                                       shared.keys[at.stage], &shared.keys_full[at.stage]);
+    CopyPrefillBlock<kHeadDim, kBlock, Copies>(p, tile, kv_head, KvSide::kKeys, begin,
+                                               shared.keys[at.stage], &shared.keys_full[at.stage],
+                                               thread);
     Wait(&shared.values_empty[at.stage], at.parity ^ 1);
-    CopyPrefillBlock<kHeadDim, kBlock>(p, tile, kv_head, KvSide::kValues, begin,
-                                       shared.values[at.stage], &shared.values_full[at.stage]);
+    CopyPrefillBlock<kHeadDim, kBlock, Copies>(p, tile, kv_head, KvSide::kValues, begin,
+                                               shared.values[at.stage],
+                                               &shared.values_full[at.stage], thread);
     at.Advance();
   }
 }
@@ -231,15 +235,14 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
     if (lane == 0) Arrive(barrier);
   };
 
-  Wait(&shared.keys_full[0], 0);
-  Products::BeginScores(s, q, SharedAddress(shared.keys[0]), lane);
-  Products::template Finish<0>(s);
-  release(&shared.keys_empty[0]);
-  keys_at.Advance();
-  rows.Softmax(s, 0, true, factor);
-  rows.AdvanceMax();
-  PackProbabilities<kBlock>(s, probabilities);
-
+  const auto begin_scores = [&] {
+    Wait(&shared.keys_full[keys_at.stage], keys_at.parity);
+    Products::BeginScores(s, q, SharedAddress(shared.keys[keys_at.stage]), lane);
+  };
+  const auto release_keys = [&] {
+    release(&shared.keys_empty[keys_at.stage]);
+    keys_at.Advance();
+  };
   int split_begin = 0;  // Of the split whose sums are in o and l.
   bool accumulate = false;
   const auto begin_values = [&] {
@@ -247,19 +250,34 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
     Products::BeginValues(o, l, probabilities, SharedAddress(shared.values[values_at.stage]), ones,
                           accumulate, lane);
   };
-  for (int begin = kBlock; begin < tile.kv_length; begin += kBlock) {
-    Wait(&shared.keys_full[keys_at.stage], keys_at.parity);
-    Products::BeginScores(s, q, SharedAddress(shared.keys[keys_at.stage]), lane);
-    begin_values();
-    Products::template Finish<1>(s);
-    release(&shared.keys_empty[keys_at.stage]);
-    keys_at.Advance();
-    const bool split_begins = begin == split_begin + p.split_kv_size;
-    rows.Softmax(s, begin, split_begins, factor);
+  const auto finish_values = [&] {
     Products::template Finish<0>(o);
     Products::template Finish<0>(l);
     release(&shared.values_empty[values_at.stage]);
     values_at.Advance();
+  };
+
+  begin_scores();
+  Products::template Finish<0>(s);
+  release_keys();
+  rows.Softmax(s, 0, true, factor);
+  rows.AdvanceMax();
+  PackProbabilities<kBlock>(s, probabilities);
+  for (int begin = kBlock; begin < tile.kv_length; begin += kBlock) {
+    if constexpr (Products::kAsynchronous) {
+      begin_scores();
+      begin_values();
+      Products::template Finish<1>(s);
+    } else {
+      // One after the other, and no more registers at a time than each needs.
+      begin_values();
+      finish_values();
+      begin_scores();
+    }
+    release_keys();
+    const bool split_begins = begin == split_begin + p.split_kv_size;
+    rows.Softmax(s, begin, split_begins, factor);
+    if constexpr (Products::kAsynchronous) finish_values();
     if (split_begins) {
       rows.MergeSplit(split_begin, o, l);
       split_begin = begin;
@@ -276,24 +294,24 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
   rows.Store(p, split_begin, o, l);
 }
 
-template <int kHeadDim, int kBlock, int kWarpgroups, typename Products>
-__global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
+template <int kHeadDim, int kBlock, int kWarpgroups, typename Products, typename Copies>
+__global__ void __launch_bounds__(kWarpgroups * 128 + Products::kCopyThreads, 1)
     AttentionPrefillKernel(const __grid_constant__ AttentionParameters p) {
-  using Shared = PrefillShared<kHeadDim, kBlock, kWarpgroups>;
+  using Shared = PrefillShared<kHeadDim, kBlock, kWarpgroups, Products::kStages>;
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const int kv_head = static_cast<int>(blockIdx.y);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shared::kStages; ++stage) {
-      InitBarrier(&shared.keys_full[stage], 1);
-      InitBarrier(&shared.values_full[stage], 1);
+      InitBarrier(&shared.keys_full[stage], Copies::kArrivals);
+      InitBarrier(&shared.values_full[stage], Copies::kArrivals);
       InitBarrier(&shared.keys_empty[stage], kWarpgroups * 4);
       InitBarrier(&shared.values_empty[stage], kWarpgroups * 4);
     }
-    FenceBarrierInit();
+    Copies::FenceBarriers();
   }
   if (threadIdx.x < 64) shared.ones[threadIdx.x] = kOnesBf16;
-  FenceAsyncProxy();
+  Products::FenceShared();
   __syncthreads();  // Barriers and ones are there before anybody uses them.
   WaitForKernels();
   AllowNextKernel();
@@ -302,12 +320,14 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 128, 1)
   if (static_cast<int>(blockIdx.x) >= p.workspace.list->tile_count) return;
 
   if (threadIdx.x < Shared::kThreads) {
-    if constexpr (kWarpgroups > 1) TakeRegisters<240>();
+    Products::TakeRegisters();
     ComputePrefillRows<kHeadDim, kBlock, kWarpgroups, Products>(p, tile, kv_head, shared);
   } else {
-    if constexpr (kWarpgroups > 1) GiveUpRegisters<24>();
-    if (threadIdx.x == Shared::kThreads)
-      CopyPrefillTile<kHeadDim, kBlock>(p, tile, kv_head, shared);
+    Products::GiveUpRegisters();
+    const int thread = static_cast<int>(threadIdx.x) - Shared::kThreads;
+    if (thread < Copies::kThreads) {
+      CopyPrefillTile<kHeadDim, kBlock, Copies>(p, tile, kv_head, shared, thread);
+    }
   }
 }
 
