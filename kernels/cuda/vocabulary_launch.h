@@ -34,9 +34,11 @@ constexpr int IdsPerCta(int vocabulary, int cluster) {
 // Sums of a tile that Logprobs keeps beside a row.
 inline constexpr int kTileSums = 3;
 
-// Floats that one CTA needs for a whole row.
+// Floats that one CTA needs for a whole row, in whole lines of memory.
 constexpr size_t CtaRowElements(int vocabulary) {
-  return static_cast<size_t>(TilesOf(vocabulary)) * (kTileIds + kTileSums);
+  constexpr size_t kLine = 32;
+  return (static_cast<size_t>(TilesOf(vocabulary)) * (kTileIds + kTileSums) + kLine - 1) / kLine *
+         kLine;
 }
 
 // The ops of each path, for arguments that are checked.
