@@ -35,10 +35,7 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions&
 absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(const std::string& backend,
                                                                        int ranks) {
   if (backend == "cpu") return CreateInProcessGroup(ranks, kCpuRankPatience);
-  if (backend == "cuda") {
-    return absl::UnimplementedError(
-        absl::StrCat("tensor_parallel = ", ranks, ": the CUDA backend runs one rank"));
-  }
+  if (backend == "cuda") return CreateCudaGroup(ranks);
   return UnknownBackend(backend);
 }
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/api/certification.h"
-#include "kernels/api/kernel_set.h"
 #include "kernels/api/collective.h"
+#include "kernels/api/kernel_set.h"
 
 namespace lockstep::kernels {
 
@@ -30,7 +30,7 @@ struct BackendOptions {
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options);
 
 // Where the ranks of one model on this backend meet. INVALID_ARGUMENT unless `ranks` is a power of
-// two, UNIMPLEMENTED for a backend without ranks.
+// two and each has a device, FAILED_PRECONDITION when this binary was built without the backend.
 absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(const std::string& backend,
                                                                        int ranks);
 

@@ -14,6 +14,10 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOption
   return NotInThisBuild();
 }
 
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int /*ranks*/) {
+  return NotInThisBuild();
+}
+
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& /*options*/,
                                                        std::span<const LinearLayer> /*layers*/) {
   return NotInThisBuild();
