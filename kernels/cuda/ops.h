@@ -17,8 +17,11 @@ struct AttentionSchedule {
   // Products of prefill: Hopper's warpgroup instructions, or those of any GPU since Ampere.
   enum class Products { kWgmma, kMma };
   Products products = Products::kWgmma;
-  int prefill_rows = 128;     // Packed rows of a prefill tile: 64 or 128.
-  bool split_decode = true;   // Off: sequences with few rows are prefill tiles too.
+  int prefill_rows = 128;    // Packed rows of a prefill tile: 64 or 128.
+  bool split_decode = true;  // Off: sequences with few rows are prefill tiles too.
+  // Off: in decode every split is a unit of its own, also where a sequence's splits could go one
+  // after the other without being merged through memory.
+  bool whole_sequences = true;
   int multiprocessors = 132;  // Of the device.
 };
 
