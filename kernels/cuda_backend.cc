@@ -10,14 +10,6 @@
 #include "kernels/cuda/collective/peer_group.h"
 
 namespace lockstep::kernels {
-namespace {
-
-// Ranks of a step are launched together; who is this late is stuck, and others should take over
-// before a lease has ended twice.
-constexpr absl::Duration kRankPatience = absl::Seconds(2);
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
   return cuda::CreateCudaKernelSet({.certificates_path = options.certificates_path,
                                     .normal = options.normal,
@@ -25,10 +17,11 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOption
                                     .collective = options.collective});
 }
 
-absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int ranks) {
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int ranks,
+                                                                 absl::Duration patience) {
   std::vector<int> devices(static_cast<size_t>(std::max(0, ranks)));
   std::iota(devices.begin(), devices.end(), 0);
-  return cuda::CreatePeerGroup(std::move(devices), kRankPatience);
+  return cuda::CreatePeerGroup(std::move(devices), patience);
 }
 
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& options,

@@ -12,7 +12,8 @@ namespace lockstep::kernels {
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options);
 
 // Its part of CreateCollectiveGroup: rank r on the r-th device that the process sees.
-absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int ranks);
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int ranks,
+                                                                 absl::Duration patience);
 
 // Its part of Certify; the same error.
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& options,

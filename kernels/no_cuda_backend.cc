@@ -14,7 +14,8 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOption
   return NotInThisBuild();
 }
 
-absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int /*ranks*/) {
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int /*ranks*/,
+                                                                 absl::Duration /*patience*/) {
   return NotInThisBuild();
 }
 
