@@ -12,6 +12,8 @@ namespace {
 constexpr int kCpuSplitKvSize = 256;
 // For the slowest rank of a step: seconds for the largest model on a busy machine.
 constexpr absl::Duration kCpuRankPatience = absl::Seconds(30);
+// Ranks of a step are launched together; who is this late is stuck.
+constexpr absl::Duration kCudaRankPatience = absl::Seconds(2);
 
 absl::Status UnknownBackend(const std::string& backend) {
   return absl::InvalidArgumentError(
@@ -33,12 +35,11 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions&
 }
 
 absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(const std::string& backend,
-                                                                       int ranks) {
-  if (backend == "cpu") return CreateInProcessGroup(ranks, kCpuRankPatience);
-  if (backend == "cuda") {
-    return absl::UnimplementedError(
-        absl::StrCat("tensor_parallel = ", ranks, ": the CUDA backend runs one rank"));
-  }
+                                                                       int ranks,
+                                                                       absl::Duration patience) {
+  const bool own = patience == absl::ZeroDuration();
+  if (backend == "cpu") return CreateInProcessGroup(ranks, own ? kCpuRankPatience : patience);
+  if (backend == "cuda") return CreateCudaGroup(ranks, own ? kCudaRankPatience : patience);
   return UnknownBackend(backend);
 }
 

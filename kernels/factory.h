@@ -5,9 +5,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "kernels/api/certification.h"
-#include "kernels/api/kernel_set.h"
 #include "kernels/api/collective.h"
+#include "kernels/api/kernel_set.h"
 
 namespace lockstep::kernels {
 
@@ -32,10 +33,11 @@ struct BackendOptions {
 // INVALID_ARGUMENT for an unknown one.
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions& options);
 
-// Where the ranks of one model on this backend meet. INVALID_ARGUMENT unless `ranks` is a power of
-// two, UNIMPLEMENTED for a backend without ranks.
-absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(const std::string& backend,
-                                                                       int ranks);
+// Where the ranks of one model on this backend meet. They wait `patience` for each other, or when
+// that is 0 as long as suits the backend. INVALID_ARGUMENT unless `ranks` is a power of
+// two and each has a device, FAILED_PRECONDITION when this binary was built without the backend.
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCollectiveGroup(
+    const std::string& backend, int ranks, absl::Duration patience = absl::ZeroDuration());
 
 // Tokens of a split of attention on this backend unless somebody wants others. INVALID_ARGUMENT for
 // an unknown backend; needs no device.

@@ -14,6 +14,11 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOption
   return NotInThisBuild();
 }
 
+absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreateCudaGroup(int /*ranks*/,
+                                                                 absl::Duration /*patience*/) {
+  return NotInThisBuild();
+}
+
 absl::StatusOr<CertificationReport> CertifyCudaBackend(const BackendOptions& /*options*/,
                                                        std::span<const LinearLayer> /*layers*/) {
   return NotInThisBuild();

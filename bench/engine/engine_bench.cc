@@ -2,7 +2,8 @@
 // Usage: engine_bench --out=FILE [--model=random:qwen3-8b] [--backend=cuda] [--commit=ID]
 //                     [--certificates=FILE] [--workloads=16x1024x64,…] [--repeats=N]
 //                     [--kv_gib=N] [--sequences_max=N] [--chunk_tokens=N] [--split_kv_size=N]
-//                     [--modes=deterministic,normal,unaudited] [--captures=0]
+//                     [--modes=deterministic,normal,unaudited,tp2] [--captures=0]
+//                     [--reduction_segments=N]
 // A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
 // not recorded. Each mode has an engine of its own, with kv_gib of its own; in each repeat all of
 // them run a workload one after the other, in turns forwards and backwards. `unaudited` is
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -61,12 +63,14 @@ absl::Status ParseFlag(const std::string& name, const std::string& value, Flags*
       {"--modes", &flags->modes},
       {"--backend", &flags->rig.backend},
       {"--certificates", &flags->rig.certificates_path}};
-  const std::pair<const char*, int*> numbers[] = {{"--repeats", &flags->repeats},
-                                                  {"--captures", &flags->captures},
-                                                  {"--kv_gib", &flags->kv_gib},
-                                                  {"--sequences_max", &model.sequences_max},
-                                                  {"--chunk_tokens", &model.chunk_tokens},
-                                                  {"--split_kv_size", &model.split_kv_size}};
+  const std::pair<const char*, int*> numbers[] = {
+      {"--repeats", &flags->repeats},
+      {"--captures", &flags->captures},
+      {"--kv_gib", &flags->kv_gib},
+      {"--sequences_max", &model.sequences_max},
+      {"--chunk_tokens", &model.chunk_tokens},
+      {"--split_kv_size", &model.split_kv_size},
+      {"--reduction_segments", &model.reduction_segments}};
   for (const auto& [text_name, target] : texts) {
     if (name == text_name) *target = value;
     if (name == text_name) return absl::OkStatus();
@@ -149,7 +153,9 @@ absl::StatusOr<std::vector<Mode>> MakeModes(const Flags& flags) {
     RigOptions options = flags.rig;
     options.normal = mode.name == "normal";
     options.audit = mode.name != "unaudited";
-    if (mode.name != "deterministic" && !options.normal && options.audit) {
+    const bool shared =
+        absl::StartsWith(mode.name, "tp") && absl::SimpleAtoi(mode.name.substr(2), &options.ranks);
+    if (mode.name != "deterministic" && !options.normal && options.audit && !shared) {
       return absl::InvalidArgumentError(absl::StrCat("no mode: ", mode.name));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(mode.rig, EngineRig::Create(options));

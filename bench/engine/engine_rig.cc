@@ -24,6 +24,25 @@ std::vector<int32_t> RandomIds(uint64_t seed, int count, int32_t vocabulary) {
   return ids;
 }
 
+absl::StatusOr<worker::LoadedModel> Load(const RigOptions& options) {
+  const kernels::BackendOptions backend = {.backend = options.backend,
+                                           .threads = 0,
+                                           .certificates_path = options.certificates_path,
+                                           .normal = options.normal,
+                                           .audit = options.audit};
+  if (options.ranks == 1) {
+    LOCKSTEP_ASSIGN_OR_RETURN(auto kernels, kernels::CreateKernelSet(backend));
+    return worker::LoadModel(options.model, std::move(kernels));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto group,
+                            kernels::CreateCollectiveGroup(options.backend, options.ranks));
+  return worker::LoadModelOnRanks(options.model, group, [&](int rank) {
+    kernels::BackendOptions own = backend;
+    own.collective = group->End(rank);
+    return kernels::CreateKernelSet(own);
+  });
+}
+
 }  // namespace
 
 std::string Workload::Name() const {
@@ -36,13 +55,7 @@ EngineRig::~EngineRig() = default;
 absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Create(const RigOptions& options) {
   std::unique_ptr<EngineRig> rig(new EngineRig);
   const absl::Time begin = rig->clock_.Now();
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      auto kernels, kernels::CreateKernelSet({.backend = options.backend,
-                                              .threads = 0,
-                                              .certificates_path = options.certificates_path,
-                                              .normal = options.normal,
-                                              .audit = options.audit}));
-  LOCKSTEP_ASSIGN_OR_RETURN(rig->model_, worker::LoadModel(options.model, std::move(kernels)));
+  LOCKSTEP_ASSIGN_OR_RETURN(rig->model_, Load(options));
   rig->load_seconds_ = absl::ToDoubleSeconds(rig->clock_.Now() - begin);
   EngineRig* const raw = rig.get();
   LOCKSTEP_ASSIGN_OR_RETURN(

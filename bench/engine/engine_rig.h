@@ -44,6 +44,7 @@ struct RigOptions {
   std::string certificates_path;
   bool normal = false;  // Normal mode.
   bool audit = true;
+  int ranks = 1;  // Devices that share the model.
   worker::ModelOptions model;
 };
 

@@ -63,9 +63,12 @@ def compare(runs, slices):
     others = sorted({run["mode"] for run in runs} - {first})
     rows = []
     for workload in dict.fromkeys(run["workload"] for run in runs):
-        measures = {"decode step": _step, "prefill": _prefill}
-        if workload in slices:
-            measures["whole " + slices[workload]] = _whole(slices[workload])
+        measures = {"prefill": _prefill}
+        # A workload that is too short has no step in which all its sequences decode.
+        if all(run["decode_milliseconds"] for run in runs if run["workload"] == workload):
+            measures["decode step"] = _step
+            if workload in slices:
+                measures["whole " + slices[workload]] = _whole(slices[workload])
         of = {mode: [run for run in runs if (run["mode"], run["workload"]) == (mode, workload)]
               for mode in (first, *others)}
         for other in others:

@@ -27,11 +27,11 @@ set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo -DNDEBUG")
 
 # The first line decides bits: a fused multiply-add is written where it is meant (__fmaf_rn),
 # division and root are IEEE, denormals are kept. Constexpr functions of our headers serve host and
-# device alike.
+# device alike. Code for several GPUs is packed tightly: a binary would carry megabytes more.
 add_library(lockstep_cuda_options INTERFACE)
 target_compile_options(lockstep_cuda_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-prec-div=true;-prec-sqrt=true;-ftz=false>
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--Werror=all-warnings>
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--Werror=all-warnings;-compress-mode=size>
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>")
 
 # What `cmake --build --preset cuda --target lockstep_gpu` builds: the CUDA rooms, their tests and

@@ -6,12 +6,28 @@
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
+namespace {
+
+// Whole sequences as units save what merging costs, and are good work for as long as the last of
+// them leave few multiprocessors without any.
+UnitChoice ChoiceOf(const AttentionCall& call) {
+  constexpr int kWholeSplitsMax = 4;
+  const int units = call.args.shape.sequences * call.args.kv_heads;
+  const int places = call.schedule.multiprocessors * kDecodeCtas;
+  const int rounds = (units + places - 1) / places;
+  const bool fills = units * 10 >= rounds * places * 9;
+  const bool whole = call.schedule.whole_sequences;
+  return {.rows_max = call.schedule.split_decode ? kUnitRows : 0,
+          .splits_whole_max = whole && fills ? kWholeSplitsMax : 1,
+          .tail_tokens_max = whole ? call.kv_block : 0};
+}
+
+}  // namespace
 
 cudaError_t PlanAttention(const AttentionCall& call, cudaStream_t stream) {
   if (!IsSupported(call)) return cudaErrorInvalidValue;
-  const int unit_rows = call.schedule.split_decode ? kUnitRows : 0;
   return LaunchKernel(AttentionPlanKernel, dim3(1), dim3(kPlanThreads), 0, stream,
-                      ParametersOf(call), unit_rows);
+                      ParametersOf(call), ChoiceOf(call));
 }
 
 cudaError_t Attention(const AttentionCall& call, cudaStream_t stream) {

@@ -18,15 +18,17 @@ struct AttentionLimits {
   int head_dim = 0;
 };
 
-// One split of a sequence that has few rows: the unit of parallel work of decode, per KV head.
+// Work on a sequence that has few rows: one split of it, or all of them one after the other. The
+// unit of parallel work of decode, per KV head.
 struct alignas(32) AttentionUnit {
   int32_t sequence;
-  int32_t split;
+  int32_t split;        // The first one of the unit.
   int32_t splits;       // Of the sequence.
   int32_t partial_row;  // Packed rows of all units before this sequence's first.
   int32_t row_begin;    // The sequence's rows, at consecutive positions.
   int32_t row_count;
   int32_t kv_length;  // Keys that the last row sees, in all splits.
+  int32_t run;        // Splits of the unit: 1, or `splits`.
 };
 
 // Consecutive rows of a sequence that has many: the unit of prefill, per KV head.

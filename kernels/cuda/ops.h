@@ -16,8 +16,11 @@ namespace lockstep::kernels::cuda {
 // How attention is scheduled. No field reaches a bit: tests run every choice against every other.
 struct AttentionSchedule {
   KernelPath path = KernelPath::kSm90;
-  int prefill_rows = 128;     // Packed rows of a prefill tile: 64 or 128. On kPortable always 64.
-  bool split_decode = true;   // Off: sequences with few rows are prefill tiles too.
+  int prefill_rows = 128;    // Packed rows of a prefill tile: 64 or 128. On kPortable always 64.
+  bool split_decode = true;  // Off: sequences with few rows are prefill tiles too.
+  // Off: in decode every split is a unit of its own, also where a sequence's splits could go one
+  // after the other without being merged through memory.
+  bool whole_sequences = true;
   int multiprocessors = 132;  // Of the device.
 };
 

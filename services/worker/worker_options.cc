@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/factory.h"
+#include "services/worker/model/model_name.h"
 
 namespace lockstep::worker {
 namespace {
@@ -24,17 +25,28 @@ int64_t DefaultChunkTokens(const WorkerOptions& options) {
   return std::max(options.split_kv_size, wanted / options.split_kv_size * options.split_kv_size);
 }
 
-absl::Status CheckShape(const WorkerOptions& options) {
-  if ((options.reduction_segments & (options.reduction_segments - 1)) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reduction_segments: ", options.reduction_segments, " is no power of two"));
-  }
+absl::Status CheckRanks(const WorkerOptions& options) {
   if (!std::has_single_bit(static_cast<uint64_t>(options.tensor_parallel)) ||
       options.tensor_parallel > options.reduction_segments) {
     return absl::InvalidArgumentError(absl::StrCat("tensor_parallel: ", options.tensor_parallel,
                                                    " is no power of two up to reduction_segments ",
                                                    options.reduction_segments));
   }
+  if (options.tensor_parallel > 1 && (options.model == kNullModel || options.normal)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor_parallel: ", options.tensor_parallel,
+                     options.normal ? " in mode normal, which has one rank"
+                                    : " of the null model, which has no weights to share"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(const WorkerOptions& options) {
+  if ((options.reduction_segments & (options.reduction_segments - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduction_segments: ", options.reduction_segments, " is no power of two"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckRanks(options));
   if (options.chunk_tokens % options.split_kv_size != 0) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", options.chunk_tokens,
                                                    " is no multiple of split_kv_size ",

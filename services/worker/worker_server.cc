@@ -64,8 +64,9 @@ absl::StatusOr<LoadedModel> LoadOnBackend(const WorkerOptions& options,
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<kernels::KernelSet> kernels, make(nullptr));
     return LoadModel(model_options, std::move(kernels));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<kernels::CollectiveGroup> group,
-                            kernels::CreateCollectiveGroup(options.backend, ranks));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::shared_ptr<kernels::CollectiveGroup> group,
+      kernels::CreateCollectiveGroup(options.backend, ranks, hooks.rank_patience));
   return LoadModelOnRanks(model_options, group, [&](int rank) { return make(group->End(rank)); });
 }
 

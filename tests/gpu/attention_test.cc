@@ -143,6 +143,35 @@ TEST_P(AttentionOrderTest, TheOtherPathGivesTheSameBits) {
   EXPECT_TRUE(BitwiseEqual(rig.Step(step, {}, 7), expected, rig.row_width()));
 }
 
+// Sequences of one to six splits, rows that see no key of their sequence's last split among them.
+TEST_P(AttentionOrderTest, SplitsInTurnGiveTheBitsOfSplitsMergedThroughMemory) {
+  RigOptions options = Options();
+  options.sequences = 8;
+  AttentionRig rig(options);
+  const int split = options.split_kv_size;
+  std::vector<Chunk> step;
+  for (const int keys : {split / 2, split + 1, split + 100, 2 * split, 3 * split - 5, 2999}) {
+    const int slot = static_cast<int>(step.size());
+    if (keys <= 2999) {
+      step.push_back({.slot = slot,
+                      .stream = static_cast<uint32_t>(slot + 1),
+                      .begin = keys - 1,
+                      .end = keys});
+    }
+  }
+  const int slot = static_cast<int>(step.size());
+  step.push_back({.slot = slot, .stream = 9, .begin = split - 2, .end = split + 1});
+  const std::vector<float> reference = rig.Step(step, {.reference = true});
+  // One place takes all units in turn; 132 multiprocessors have more places than units.
+  for (const int multiprocessors : {1, 132}) {
+    for (const bool whole : {false, true}) {
+      const RigRun run{.schedule = {.whole_sequences = whole, .multiprocessors = multiprocessors}};
+      EXPECT_TRUE(BitwiseEqual(rig.Step(step, run), reference, rig.row_width()))
+          << multiprocessors << " multiprocessors, whole " << whole;
+    }
+  }
+}
+
 class AttentionTest : public testing::GpuPathTest {};
 
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionTest, testing::BothPaths(), testing::NameOfPath);

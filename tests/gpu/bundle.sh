@@ -22,7 +22,7 @@ build=build/cuda
 
 targets=()
 has tests && targets+=(lockstep_gpu)
-has cluster && targets+=(lockstep gpu_faulty_worker)
+has cluster && targets+=(lockstep gpu_faulty_worker engine_bench)
 has parity && targets+=(parity_engine parity_ops)
 cmake --preset cuda --log-level=WARNING
 cmake --build --preset cuda --target "${targets[@]}"
@@ -40,7 +40,8 @@ if has tests; then
     bench/engine/engine_run.py bench/engine/mode_ratios.py "$bundle/"
 fi
 if has cluster; then
-  cp "$build/services/cli/lockstep" "$build/tests/gpu/gpu_faulty_worker" "$bundle/bin/"
+  cp "$build/services/cli/lockstep" "$build/tests/gpu/gpu_faulty_worker" \
+    "$build/bench/engine/engine_bench" "$bundle/bin/"
   cp -r deploy/demo-model "$bundle/"
   cp tests/gpu/cluster*.py bench/demo_model/task.py "$bundle/"
 fi

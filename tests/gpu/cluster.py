@@ -12,6 +12,7 @@ Runs from a bundle (see bundle.sh) or from a built tree, with Python's own libra
                beside one that splits attention and linear layers by batch, which has to be seen
   lost         a worker whose device is lost in mid-stream joins: the same bits as without it
   throughput   as latency, at 256 streams
+  path         the engine by itself, both benches through all services, and the engine again
   verify       two workers that share the GPU: `lockstep verify --mode=all`, with chunked prefill,
                prefix cache and sampling on; its mode failover kills each worker once
   demo         the demo model on the GPU against the CPU: `lockstep compare`, and the task
@@ -40,8 +41,12 @@ DEMO_MODEL = ROOT / ("demo-model" if BUNDLED else "deploy/demo-model")
 sys.path.insert(0, str(HERE if BUNDLED else ROOT / "bench"))
 from gpu_host import GPU_FIELDS, commit_of, query, sampled  # noqa: E402
 
-PARTS = ("certify", "latency", "table", "lost", "throughput", "verify", "demo")
+ENGINE = ROOT / ("bin/engine_bench" if BUNDLED else "build/cuda/bench/engine/engine_bench")
+PARTS = ("certify", "latency", "table", "lost", "throughput", "path", "verify", "demo")
 SPLITS = "split_by_batch"
+STREAMS = (16, 256)
+# Less than the default, so that prompts of thousands of tokens are cut.
+SHORT_CHUNKS = "--chunk_tokens=2048"
 
 
 def rows_of(record):
@@ -93,9 +98,9 @@ class Proof:
             self.kept.stop()
         self.kept = None
 
-    def served(self):
+    def served(self, *flags):
         """One worker with most of the GPU, that leaves room for another one to join."""
-        return self.cluster("--workers=1", *self.flags, f"--kv_mib={self.kv_mib}")
+        return self.cluster("--workers=1", *self.flags, f"--kv_mib={self.kv_mib}", *flags)
 
     def certify(self):
         begun = time.monotonic()
@@ -117,15 +122,38 @@ class Proof:
         return dict(json.loads(path.read_text()), start_seconds=cluster.start_seconds, held=True)
 
     def latency(self):
-        return self.bench(16)
+        return self.bench(STREAMS[0])
 
     def throughput(self):
-        return self.bench(256)
+        return self.bench(STREAMS[1])
+
+    def engine(self):
+        """The same requests without services, in seconds by number of streams."""
+        path, tokens = self.work / "engine.json", self.options.tokens
+        self.drop()
+        workloads = [f"{streams}x{tokens}x{tokens}" for streams in STREAMS]
+        command = [ENGINE, *self.flags, "--workloads=" + ",".join(workloads),
+                   f"--kv_gib={max(1, self.kv_mib >> 10)}", f"--out={path}"]
+        print("$", *command, flush=True)
+        if RUNNING.start(*command).wait() != 0:
+            raise RuntimeError("the bench of the engine failed")
+        runs = json.loads(path.read_text())["runs"]
+        return {str(streams): run["seconds"] for streams, run in zip(STREAMS, runs)}
+
+    def path(self):
+        engine = [self.engine()]
+        benches = {str(streams): self.bench(streams) for streams in STREAMS}
+        engine.append(self.engine())
+        # How fast the whole path is, as a part of the engine's own speed.
+        ratios = {streams: sum(run[streams] for run in engine) / len(engine) / bench["seconds"][0]
+                  for streams, bench in benches.items()}
+        print("whole path over engine alone:", ratios)
+        return {"engine_seconds": engine, "benches": benches, "ratios": ratios, "held": True}
 
     def table(self):
         trials = self.options.trials
         modes = "--mode=single,mixed,prefix"
-        cluster = self.served()
+        cluster = self.served(SHORT_CHUNKS)
         status, sound = cluster.verify(self.work / "sound.json", modes, f"--trials={trials}")
         with cluster.joined(SPLITS, self.options.joined_kv_mib):
             # Of a prompt's samples each worker gives half.
@@ -177,8 +205,7 @@ class Proof:
                 "held": all(equal) and resumed > 0 and exit_code == 1 and bool(failed)}
 
     def verify(self):
-        # Less than the default chunk, so that prompts of thousands of tokens are cut.
-        cluster = self.cluster("--workers=2", *self.flags, "--chunk_tokens=2048",
+        cluster = self.cluster("--workers=2", *self.flags, SHORT_CHUNKS,
                                f"--kv_mib={self.options.verify_kv_mib}")
         _, record = cluster.verify(self.work / "verify.json", f"--mode={self.options.mode}",
                                    f"--trials={self.options.trials}",

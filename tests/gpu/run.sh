@@ -5,6 +5,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$here/bin
 [ -d "$bin" ] || bin=$here/../../build/cuda/tests/gpu
+# Where ranks share a device, loading a kernel would wait for another rank's, which waits for it.
+export CUDA_MODULE_LOADING=EAGER
 failed=0
 for test in "$bin"/*_test; do
   echo "$(basename "$test")"

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/health_client.h"
 #include "tests/faults/altering_executor.h"
+#include "tests/faults/forwarding_kernel_set.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
 
@@ -135,6 +137,53 @@ TEST_F(LostDeviceTest, MakesItsWorkerUnreadyAndItsSequencesGoOnElsewhere) {
   // What ends the process.
   EXPECT_EQ(cluster_.worker(0)->health().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(cluster_.worker(1)->health().ok());
+}
+
+// One rank of a worker that stands still in an op, once it is told to, until it may go on.
+class StallingKernels final : public faults::ForwardingKernelSet {
+ public:
+  StallingKernels(std::unique_ptr<kernels::KernelSet> inner, const std::atomic<bool>* stalled,
+                  absl::Notification* go_on)
+      : ForwardingKernelSet(std::move(inner)), stalled_(stalled), go_on_(go_on) {}
+
+  void SwiGlu(const kernels::SwiGluArgs& args) override {
+    if (stalled_->load()) go_on_->WaitForNotification();
+    ForwardingKernelSet::SwiGlu(args);
+  }
+
+ private:
+  const std::atomic<bool>* const stalled_;
+  absl::Notification* const go_on_;
+};
+
+class StalledRankTest : public FaultsTest {
+ protected:
+  StalledRankTest()
+      : FaultsTest(
+            {.model = kDemoModel,
+             .reduction_segments = 2,
+             .tensor_parallel = 2,
+             .worker_hooks = {.wrap_kernels = [this](std::unique_ptr<kernels::KernelSet> inner)
+                                  -> std::unique_ptr<kernels::KernelSet> {
+                                if (made_++ > 0) return inner;
+                                return std::make_unique<StallingKernels>(std::move(inner),
+                                                                         &stalled_, &go_on_);
+                              },
+                              .rank_patience = absl::Milliseconds(500)}}) {}
+
+  std::atomic<int> made_ = 0;  // The first is a rank of worker 0.
+  std::atomic<bool> stalled_ = false;
+  absl::Notification go_on_;
+};
+
+// The engine's thread waits for the stuck rank all the time.
+TEST_F(StalledRankTest, ItsWorkerLeavesAndItsSequencesGoOnElsewhere) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] { stalled_ = true; });
+  EXPECT_GE(cluster_.RouterMetric("lockstep_router_resumptions_total"), 1);
+  EXPECT_EQ(cluster_.worker(0)->health().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(cluster_.worker(1)->health().ok());
+  EXPECT_TRUE(cluster_.WaitForWorkers(1));
+  go_on_.Notify();
 }
 
 TEST_F(FaultsTest, LostWorkerCostsNoBit) {

@@ -94,6 +94,8 @@ absl::Status ClusterHarness::StartWorker(int index) {
   config.set_backend(options_.backend);
   config.set_certificates_path(options_.certificates_path);
   config.set_mode(options_.mode);
+  config.set_reduction_segments(options_.reduction_segments);
+  config.set_tensor_parallel(options_.tensor_parallel);
   config.set_threads(1);
   config.set_kv_bytes(options_.kv_bytes);
   config.set_sequences_max(options_.sequences_max);

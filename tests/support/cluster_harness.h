@@ -24,6 +24,8 @@ class ClusterHarness {
     std::string model = "null:";
     std::string backend = "cpu";
     std::string certificates_path;
+    int64_t reduction_segments = 0;
+    int64_t tensor_parallel = 0;
     std::string mode;  // Of the workers and the scheduler; empty is the default.
     int workers = 2;
     int64_t kv_bytes = int64_t{16} << 20;

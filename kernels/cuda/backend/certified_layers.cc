@@ -78,7 +78,7 @@ absl::StatusOr<CertificateTable> ChooseFreely(cublasLtHandle_t handle,
 
 absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLayer> layers,
                                                        const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const cudaDeviceProp device, FirstDevice());
+  LOCKSTEP_ASSIGN_OR_RETURN(const cudaDeviceProp device, PropertiesOf(0));
   LOCKSTEP_ASSIGN_OR_RETURN(const KernelPath kernels,
                             KernelPathOf(device.name, device.major, device.minor));
   LOCKSTEP_ASSIGN_OR_RETURN(const LtHandle handle, CreateLtHandle());

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "kernels/cuda/backend/cuda_weights.h"
 #include "kernels/cuda/backend/free_splits.h"
 #include "kernels/cuda/backend/kernel_path_of.h"
+#include "kernels/cuda/backend/shared_layers.h"
 #include "kernels/cuda/backend/step_scratch.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda/draw.h"
@@ -34,6 +36,8 @@
 
 namespace lockstep::kernels::cuda {
 namespace {
+
+constexpr int kFirstDevice = 0;  // Current on every thread that chose no other.
 
 // Results say whose bits they are, and people whose kernels.
 std::string ArchitectureOf(const cudaDeviceProp& device, KernelPath kernels) {
@@ -57,11 +61,16 @@ class CudaKernelSet final : public KernelSet {
                 .kv_block_tokens = kPageTokens} {
     schedule_.path = vocabulary_.path = kernels;
     schedule_.multiprocessors = device.multiProcessorCount;
+    if (options_.collective != nullptr) {
+      shared_ =
+          std::make_unique<SharedLayers>(std::static_pointer_cast<PeerEnd>(options_.collective));
+    }
   }
 
   absl::Status Open() {
     LOCKSTEP_ASSIGN_OR_RETURN(stream_, CreateStream(StreamPriority::kHigh));
     LOCKSTEP_ASSIGN_OR_RETURN(lt_, CreateLtHandle());
+    if (shared_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(shared_->end().Open(stream_.get()));
     for (Event& event : events_) {
       LOCKSTEP_ASSIGN_OR_RETURN(event, CreateEvent());
     }
@@ -84,7 +93,7 @@ class CudaKernelSet final : public KernelSet {
   }
   absl::Status Synchronize() override {
     Keep(cudaStreamSynchronize(stream_.get()), "waiting for the device");
-    return status_;
+    return Told();
   }
 
   bool asynchronous() const override { return true; }
@@ -98,7 +107,7 @@ class CudaKernelSet final : public KernelSet {
   // An event that was recorded again since stands for later ops, which is late but not wrong.
   absl::Status WaitFor(uint64_t mark) override {
     Keep(cudaEventSynchronize(events_[mark % events_.size()].get()), "waiting for the device");
-    return status_;
+    return Told();
   }
   std::unique_ptr<CapturedOps> Capture(const std::function<void()>& enqueue) override;
   void Replay(const CapturedOps& ops) override {
@@ -118,14 +127,22 @@ class CudaKernelSet final : public KernelSet {
   absl::StatusOr<std::unique_ptr<LinearWeight>> PackLinear(std::span<const HostTensor> weights,
                                                            std::span<const HostTensor> biases,
                                                            const LinearLayout& layout) override {
-    if (layout.reduced || layout.gathered_outputs > 0) {
-      return absl::UnimplementedError(
-          absl::StrCat(weights.front().name, ": the CUDA backend has no layers shared by ranks"));
-    }
-    const int segments = options_.normal ? 1 : layout.segments;
+    LinearLayout allowed = layout;
+    if (options_.normal) allowed.segments = 1;
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
-                              CudaLinearWeight::Create(weights, biases, segments, stream_.get()));
-    ++packed_[packed->shape(DType::kBf16)];
+                              CudaLinearWeight::Create(weights, biases, allowed, stream_.get()));
+    if (packed->shared()) {
+      if (shared_ == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(weights.front().name, ": a part of a layer, and no other ranks"));
+      }
+      shared_->Add(*packed);
+    }
+    if (packed->layout().reduced) {
+      reduced_.insert(packed->part_shape());
+    } else {
+      ++packed_[packed->shape(DType::kBf16)];
+    }
     return std::unique_ptr<LinearWeight>(std::move(packed));
   }
   absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override {
@@ -168,6 +185,9 @@ class CudaKernelSet final : public KernelSet {
   }
   void Linear(const LinearArgs& args) override { RunLinear(args, {}); }
   void LinearAndNorm(const LinearArgs& linear, const RmsNormArgs& norm) override {
+    if (static_cast<const CudaLinearWeight*>(linear.weight)->shared()) {
+      return KernelSet::LinearAndNorm(linear, norm);
+    }
     RunLinear(
         linear,
         {.weight = norm.weight, .epsilon = norm.epsilon, .y = norm.y, .y_stride = norm.y_stride});
@@ -192,6 +212,9 @@ class CudaKernelSet final : public KernelSet {
  private:
   absl::Status MakeVocabularyScratch(int vocabulary, int rows_max);
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
+  absl::StatusOr<CertificateTable> ChooseAlgorithms(const std::vector<LayerToCertify>& layers);
+  void RunShared(const LinearArgs& args, const CudaLinearWeight& weight);
+  void RunProduct(const LinearShape& shape, LinearCall call);
   void RunAudited(const LinearPlan& plan, const LinearCall& call);
   static const KvPool& PoolOf(const KvCache* kv) {
     return static_cast<const CudaKvCache*>(kv)->pool();
@@ -202,6 +225,11 @@ class CudaKernelSet final : public KernelSet {
     if (error != cudaSuccess) Keep(StatusOfCuda(error, what));
   }
   void Keep(absl::Status status) { status_.Update(std::move(status)); }
+  // Why results are not to be used.
+  absl::Status Told() {
+    if (shared_ != nullptr) Keep(shared_->end().status());
+    return status_;
+  }
 
   const CudaOptions options_;
   const KernelPath kernels_;
@@ -222,11 +250,30 @@ class CudaKernelSet final : public KernelSet {
   std::optional<AuditedCall> captured_call_;  // Of the capture that runs.
 
   std::map<LinearShape, int> packed_;  // How many weights have this shape, as bf16 layers.
+  std::set<LinearShape> reduced_;      // Products of layers that ranks reduce.
   std::map<LinearShape, LinearPlan> plans_;
+  std::unique_ptr<SharedLayers> shared_;  // Null without other ranks.
   Buffer linear_scratch_;
   FreeSplits free_splits_;                     // Empty but in normal mode.
   std::map<int, AttentionScratch> attention_;  // By size of splits; one but in normal mode.
 };
+
+absl::StatusOr<CertificateTable> CudaKernelSet::ChooseAlgorithms(
+    const std::vector<LayerToCertify>& layers) {
+  const std::string& path = options_.certificates_path;
+  if (options_.normal) {
+    return ChooseFreely(lt_.get(), layers, kernels_,
+                        path.empty() ? path : absl::StrCat(path, ".normal"));
+  }
+  if (shared_ == nullptr) return CertifyLayers(lt_.get(), layers, kernels_, path);
+  // In turn: what ranks on one device timed at once would be noise, and the file is the same.
+  absl::StatusOr<CertificateTable> table;
+  LOCKSTEP_RETURN_IF_ERROR(shared_->end().InTurn([&] {
+    table = CertifyLayers(lt_.get(), layers, kernels_, path);
+    return table.status();
+  }));
+  return table;
+}
 
 absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   LOCKSTEP_RETURN_IF_ERROR(CheckAttention(bounds));
@@ -237,13 +284,9 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
     if (count == 1 && shape == lm_head.shape(DType::kBf16)) continue;
     layers.push_back({shape, bounds.rows_max});
   }
+  for (const LinearShape& shape : reduced_) layers.push_back({shape, bounds.rows_max});
   layers.push_back({lm_head.shape(DType::kF32), bounds.logits_rows_max});
-  const std::string& path = options_.certificates_path;
-  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
-                            options_.normal
-                                ? ChooseFreely(lt_.get(), layers, kernels_,
-                                               path.empty() ? path : absl::StrCat(path, ".normal"))
-                                : CertifyLayers(lt_.get(), layers, kernels_, path));
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table, ChooseAlgorithms(layers));
   size_t scratch_bytes = 0;
   for (const auto& [shape, rows_max] : layers) {
     LOCKSTEP_ASSIGN_OR_RETURN(LinearPlan plan, LinearPlan::Create(lt_.get(), table, shape));
@@ -253,6 +296,10 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_, AllocateDevice(std::max<size_t>(scratch_bytes, 1),
                                                             "scratch of linear layers"));
+  if (shared_ != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        shared_->Reserve(PaddedRows(bounds.rows_max), PaddedRows(bounds.logits_rows_max)));
+  }
   if (options_.audit && !options_.normal) {
     std::vector<LinearShape> shapes;
     for (const auto& [shape, plan] : plans_) shapes.push_back(shape);
@@ -307,28 +354,45 @@ std::unique_ptr<CapturedOps> CudaKernelSet::Capture(const std::function<void()>&
 
 void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
   const auto& weight = static_cast<const CudaLinearWeight&>(*args.weight);
-  const auto plan = plans_.find(weight.shape(args.output_f32 ? DType::kF32 : DType::kBf16));
-  if (plan == plans_.end() || args.x_stride != static_cast<size_t>(weight.inputs()) ||
+  if (args.x_stride != static_cast<size_t>(weight.inputs()) ||
       args.y_stride != static_cast<size_t>(weight.outputs())) {
     return Keep(absl::InternalError(absl::StrCat("a linear layer of ", weight.outputs(), " x ",
-                                                 weight.inputs(), " was not prepared for")));
+                                                 weight.inputs(), " was given other strides")));
   }
-  const LinearCall call = {.weight = weight.weight(),
-                           .bias = weight.bias(),
-                           .rows = args.rows,
-                           .x = args.x,
-                           .y = args.y,
-                           .accumulate = args.accumulate,
-                           .norm = norm,
-                           .workspace = linear_scratch_.as<void>(),
-                           .workspace_bytes = linear_scratch_.bytes()};
+  if (weight.shared()) return RunShared(args, weight);
+  RunProduct(weight.shape(args.output_f32 ? DType::kF32 : DType::kBf16),
+             {.weight = weight.weight(),
+              .bias = weight.bias(),
+              .rows = args.rows,
+              .x = args.x,
+              .y = args.y,
+              .accumulate = args.accumulate,
+              .norm = norm});
+}
+
+void CudaKernelSet::RunShared(const LinearArgs& args, const CudaLinearWeight& weight) {
+  const auto run = [this](const LinearShape& shape, const LinearCall& call) {
+    RunProduct(shape, call);
+  };
+  Keep(weight.layout().reduced ? shared_->Reduce(args, weight, run, stream_.get())
+                               : shared_->Gather(args, weight, run));
+}
+
+void CudaKernelSet::RunProduct(const LinearShape& shape, LinearCall call) {
+  const auto plan = plans_.find(shape);
+  if (plan == plans_.end()) {
+    return Keep(absl::InternalError(absl::StrCat("a linear layer of ", shape.outputs, " x ",
+                                                 shape.inputs, " was not prepared for")));
+  }
+  call.workspace = linear_scratch_.as<void>();
+  call.workspace_bytes = linear_scratch_.bytes();
   if (audits() && audit_turn_.IsNext()) {
     RunAudited(plan->second, call);
   } else {
     Keep(plan->second.Run(call, stream_.get()));
   }
   if (expected_ == nullptr) return;
-  const std::vector<KernelNode> kernels = plan->second.ExpectedKernels(args.rows);
+  const std::vector<KernelNode> kernels = plan->second.ExpectedKernels(call.rows);
   expected_->insert(expected_->end(), kernels.begin(), kernels.end());
 }
 
@@ -365,7 +429,14 @@ void CudaKernelSet::Attention(const AttentionArgs& args) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const cudaDeviceProp device, FirstDevice());
+  if (options.normal && options.collective != nullptr) {
+    return absl::UnimplementedError("normal mode: runs on one rank only");
+  }
+  const int index = options.collective == nullptr
+                        ? kFirstDevice
+                        : static_cast<const PeerEnd&>(*options.collective).device();
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaSetDevice(index), "choosing the device"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const cudaDeviceProp device, PropertiesOf(index));
   LOCKSTEP_ASSIGN_OR_RETURN(KernelPath path, KernelPathOf(device.name, device.major, device.minor));
   if (options.portable_kernels) path = KernelPath::kPortable;
   auto kernels = std::make_unique<CudaKernelSet>(options, device, path);

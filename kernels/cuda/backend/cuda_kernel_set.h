@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/api/collective.h"
 #include "kernels/api/kernel_set.h"
 
 namespace lockstep::kernels::cuda {
@@ -20,11 +21,14 @@ struct CudaOptions {
   bool audit = true;
   // The kernels that any supported GPU has, also where there are faster ones; the same bits.
   bool portable_kernels = false;
+  // This rank's end of a group of CreatePeerGroup, which also says on which device; null: the only
+  // rank, on the first device that the process sees.
+  std::shared_ptr<Collective> collective;
 };
 
-// The CUDA backend on the first device that the process sees: bf16 activations and KV, ops enqueued
-// on one stream. UNAVAILABLE without a device, FAILED_PRECONDITION for one that the kernels are not
-// written for, by name.
+// The CUDA backend on one device, which becomes the calling thread's: bf16 activations and KV, ops
+// enqueued on one stream. UNAVAILABLE without a device, FAILED_PRECONDITION for one that the
+// kernels are not written for, by name.
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options);
 
 }  // namespace lockstep::kernels::cuda

@@ -13,28 +13,43 @@
 
 namespace lockstep::kernels::cuda {
 
-// A weight as the checkpoint lays it out, in bf16; its bias too.
+// A weight as the checkpoint lays it out, in bf16; its bias too. One that ranks reduce is cut into
+// its segments, each a matrix of its own with fp32 products.
 class CudaLinearWeight final : public LinearWeight {
  public:
   // Stacks tensors along outputs. An fp32 tensor is rounded to bf16. INVALID_ARGUMENT names a layer
   // that the kernels cannot run. Returns when the host's memory is read.
   static absl::StatusOr<std::unique_ptr<CudaLinearWeight>> Create(
-      std::span<const HostTensor> weights, std::span<const HostTensor> biases, int segments,
-      cudaStream_t stream);
+      std::span<const HostTensor> weights, std::span<const HostTensor> biases,
+      const LinearLayout& layout, cudaStream_t stream);
 
-  int outputs() const override { return shape_.outputs; }
-  int inputs() const override { return shape_.inputs; }
+  int outputs() const override {
+    return layout_.gathered_outputs > 0 ? layout_.gathered_outputs : shape_.outputs;
+  }
+  int inputs() const override { return shape_.inputs * parts_; }
   size_t bytes() const override { return weight_.bytes() + bias_.bytes(); }
 
   // With bf16 or fp32 output.
   LinearShape shape(DType output) const;
+  const LinearLayout& layout() const { return layout_; }
+  bool shared() const { return layout_.reduced || layout_.gathered_outputs > 0; }
+  // Of a shared layer: what one product of this rank is, and where its weight lies.
+  LinearShape part_shape() const { return shape(DType::kF32); }
+  int parts() const { return parts_; }
+  const void* part(int index) const {
+    return weight_.as<uint16_t>() + static_cast<size_t>(index) *
+                                        static_cast<size_t>(shape_.outputs) *
+                                        static_cast<size_t>(shape_.inputs);
+  }
   const void* weight() const { return weight_.as<void>(); }
   const void* bias() const { return bias_.as<void>(); }
 
  private:
   CudaLinearWeight() = default;
 
-  LinearShape shape_;
+  LinearShape shape_;  // Of one part.
+  LinearLayout layout_;
+  int parts_ = 1;
   Buffer weight_;
   Buffer bias_;
 };

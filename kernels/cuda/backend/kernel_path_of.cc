@@ -5,17 +5,12 @@
 #include "kernels/cuda/runtime/cuda_status.h"
 
 namespace lockstep::kernels::cuda {
-namespace {
 
-constexpr int kDevice = 0;  // Current on every thread of a process.
-
-}  // namespace
-
-absl::StatusOr<cudaDeviceProp> FirstDevice() {
-  cudaDeviceProp device;
+absl::StatusOr<cudaDeviceProp> PropertiesOf(int device) {
+  cudaDeviceProp properties;
   LOCKSTEP_RETURN_IF_ERROR(
-      StatusOfCuda(cudaGetDeviceProperties(&device, kDevice), "device properties"));
-  return device;
+      StatusOfCuda(cudaGetDeviceProperties(&properties, device), "device properties"));
+  return properties;
 }
 
 absl::StatusOr<KernelPath> KernelPathOf(const std::string& gpu, int major, int minor) {

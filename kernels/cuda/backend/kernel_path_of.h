@@ -9,8 +9,8 @@
 
 namespace lockstep::kernels::cuda {
 
-// What the backend runs on. UNAVAILABLE without a device.
-absl::StatusOr<cudaDeviceProp> FirstDevice();
+// UNAVAILABLE without such a device.
+absl::StatusOr<cudaDeviceProp> PropertiesOf(int device);
 
 // The kernels for a GPU, by its compute capability: Hopper's own on 9.0, the portable ones on every
 // other from 8.0 on. FAILED_PRECONDITION names a GPU that is older.

@@ -3,8 +3,8 @@
 #include "kernels/cuda/device/attention_merge.cuh"
 #include "kernels/cuda/device/attention_rows.cuh"
 
-// Attention of sequences with few rows: a CTA takes one split of one sequence under one KV head,
-// then the next, neighbours taking neighbouring KV heads.
+// Attention of sequences with few rows: a CTA takes one split of one sequence under one KV head, or
+// all its splits in turn, then the next, neighbours taking neighbouring KV heads.
 //
 // Four warps compute. One copies, a unit ahead: queries to a slot, keys and values 64 tokens at a
 // time to a ring that runs on over the ends of units. One finishes: when the sums of a split are
@@ -90,7 +90,7 @@ class DecodeCopies {
   __device__ __forceinline__ void CopyKeysAndValues(const AttentionUnit& unit, int kv_head,
                                                     PageWindow& pages) {
     const int first = unit.split * p_.split_kv_size;
-    const int end = min(first + p_.split_kv_size, unit.kv_length);
+    const int end = min(first + unit.run * p_.split_kv_size, unit.kv_length);
     int step = 0;
     for (int block = first; block < end; block += kBlock) {
       const int block_end = min(block + kBlock, end);
@@ -157,11 +157,15 @@ class DecodeRows {
       unit_ = slot.unit;
       if (unit_.row_count == 0) return;
       kv_head_ = slot.kv_head;
-      ComputeSplit(slot);
-      if (unit_.splits == 1) {
-        StoreResult();
-      } else {
+      rows_ =
+          RowsOfLane(p_, kv_head_, unit_.row_begin, unit_.row_count, unit_.kv_length, lane_ / 4);
+      LoadQueries<kHeadDim>(slot.queries, rows_, lane_ / 4, lane_, q_);
+      ComputeSplit(unit_.split);
+      if (unit_.run < unit_.splits) {
         StorePartial();
+      } else {
+        ComputeFurtherSplits();
+        StoreResult();
       }
       __syncwarp();  // All lanes have stored before their warp says so.
       if (lane_ == 0) {
@@ -173,10 +177,39 @@ class DecodeRows {
   }
 
  private:
-  __device__ __forceinline__ void ComputeSplit(const DecodeSlot<kHeadDim>& slot) {
-    rows_ = RowsOfLane(p_, kv_head_, unit_.row_begin, unit_.row_count, unit_.kv_length, lane_ / 4);
-    uint32_t q[kHeadDim / 16][4];
-    LoadQueries<kHeadDim>(slot.queries, rows_, lane_ / 4, lane_, q);
+  // The sequence's splits behind its first, each merged into the sums of those before it.
+  __device__ __forceinline__ void ComputeFurtherSplits() {
+#pragma unroll 1
+    for (int split = 1; split < unit_.splits; ++split) {
+      float merged_max[2];
+      float merged_l[2];
+      float merged_o[kWarpDims / 8][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        merged_max[i / 2] = max_[i / 2];
+        merged_l[i / 2] = l_[i / 2 * 2];
+#pragma unroll
+        for (int n = 0; n < kWarpDims / 8; ++n) merged_o[n][i] = o_[n][i];
+      }
+      ComputeSplit(split);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const bool sees = rows_.position[row] >= split * p_.split_kv_size;
+        const MergeFactors factors = MergeFactorsOf(merged_max[row], max_[row], p_.scale);
+        max_[row] = sees ? factors.max : merged_max[row];
+        l_[2 * row] = sees ? Merged(factors, merged_l[row], l_[2 * row]) : merged_l[row];
+#pragma unroll
+        for (int i = 2 * row; i < 2 * row + 2; ++i) {
+#pragma unroll
+          for (int n = 0; n < kWarpDims / 8; ++n) {
+            o_[n][i] = sees ? Merged(factors, merged_o[n][i], o_[n][i]) : merged_o[n][i];
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void ComputeSplit(int split) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       max_[i / 2] = kMinusInfinity;
@@ -184,14 +217,14 @@ class DecodeRows {
 #pragma unroll
       for (int n = 0; n < kWarpDims / 8; ++n) o_[n][i] = 0;
     }
-    const int first = unit_.split * p_.split_kv_size;
+    const int first = split * p_.split_kv_size;
     const int end = min(first + p_.split_kv_size, unit_.kv_length);
     for (int begin = first; begin < end; begin += kBlock) {
       const int tiles = min(kTiles, (end - begin + kPageTokens - 1) / kPageTokens);
       float s[kTiles][2][4];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        Scores(tile < tiles, begin + tile * kPageTokens, q, s[tile]);
+        Scores(tile < tiles, begin + tile * kPageTokens, s[tile]);
       }
       Softmax(s);
 #pragma unroll
@@ -202,8 +235,7 @@ class DecodeRows {
   }
 
   // Scores of this warp's keys in the next tile of the ring; masked ones are minus infinity.
-  __device__ __forceinline__ void Scores(bool exists, int begin,
-                                         const uint32_t (&q)[kHeadDim / 16][4], float (&s)[2][4]) {
+  __device__ __forceinline__ void Scores(bool exists, int begin, float (&s)[2][4]) {
     if (!exists) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[0][i] = s[1][i] = kMinusInfinity;
@@ -219,8 +251,8 @@ class DecodeRows {
       const int chunk = (k % 4 * 2 + lane_ / 8 % 2) ^ (key % 8);
       uint32_t b[4];
       LoadMatrices(b, keys + (k / 4 * kPageTokens + key) * 128 + chunk * 16);
-      MmaM16N8K16(s[0], q[k], b[0], b[1]);
-      MmaM16N8K16(s[1], q[k], b[2], b[3]);
+      MmaM16N8K16(s[0], q_[k], b[0], b[1]);
+      MmaM16N8K16(s[1], q_[k], b[2], b[3]);
     }
     Release();
     const int first = begin + warp_ * kWarpKeys + lane_ % 4 * 2;
@@ -361,6 +393,7 @@ class DecodeRows {
   AttentionUnit unit_;
   int kv_head_;
   PackedRows rows_;
+  uint32_t q_[kHeadDim / 16][4];
   float max_[2];
   float l_[4];
   float o_[kWarpDims / 8][4];

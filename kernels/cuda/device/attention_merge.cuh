@@ -55,7 +55,7 @@ class DecodeMerges {
       Wait(&slot.stored, at.parity);
       if (lane_ == 0) Arrive(&slot.empty);
       at.Advance();
-      if (unit.splits > 1 && ArrivesLast(unit, kv_head)) {
+      if (unit.run < unit.splits && ArrivesLast(unit, kv_head)) {
         for (int packed = 0; packed < unit.row_count * p_.group; packed += kRowsAtOnce) {
           Merge(unit, kv_head, packed);
         }

@@ -56,8 +56,21 @@ __device__ __forceinline__ PlanCounts CountsBefore(const PlanCounts& mine, PlanC
           before.partial_rows - mine.partial_rows};
 }
 
+// How sequences with few rows become units.
+struct UnitChoice {
+  int rows_max;          // Packed rows of a unit; 0: all sequences are tiles.
+  int splits_whole_max;  // A sequence of no more splits is one unit.
+  int tail_tokens_max;   // So is one of two splits whose second has no more keys.
+};
+
+__device__ __forceinline__ int UnitsOf(const UnitChoice& choice, int kv_length, int split) {
+  const int splits = (kv_length + split - 1) / split;
+  if (splits <= choice.splits_whole_max) return min(splits, 1);
+  return splits == 2 && kv_length - split <= choice.tail_tokens_max ? 1 : splits;
+}
+
 __global__ void __launch_bounds__(kPlanThreads)
-    AttentionPlanKernel(const __grid_constant__ AttentionParameters p, int unit_rows) {
+    AttentionPlanKernel(const __grid_constant__ AttentionParameters p, UnitChoice choice) {
   const AttentionWorkspace& to = p.workspace;
   const int thread = static_cast<int>(threadIdx.x);
   WaitForKernels();
@@ -73,19 +86,22 @@ __global__ void __launch_bounds__(kPlanThreads)
     const int row_begin = exists ? p.query_start[sequence] : 0;
     const int rows = exists ? p.query_start[sequence + 1] - row_begin : 0;
     const int kv_length = rows > 0 ? p.positions[row_begin + rows - 1] + 1 : 0;
-    const bool few = rows * p.group <= unit_rows;
+    const int splits = (kv_length + p.split_kv_size - 1) / p.split_kv_size;
+    const bool few = rows * p.group <= choice.rows_max;
     PlanCounts mine = {0, 0, 0};
     if (few) {
-      mine.units = (kv_length + p.split_kv_size - 1) / p.split_kv_size;
-      mine.partial_rows = mine.units * rows * p.group;
+      mine.units = UnitsOf(choice, kv_length, p.split_kv_size);
+      // What one unit computes alone is never partial.
+      mine.partial_rows = mine.units > 1 ? mine.units * rows * p.group : 0;
     } else {
       mine.tiles = (rows + p.tile_tokens - 1) / p.tile_tokens;
     }
     PlanCounts total;
     const PlanCounts at = carried + CountsBefore(mine, total);
+    const int run = mine.units == 1 ? splits : 1;
     for (int split = 0; split < mine.units; ++split) {
-      to.units[at.units + split] = {sequence,  split, mine.units, at.partial_rows,
-                                    row_begin, rows,  kv_length};
+      to.units[at.units + split] = {sequence,  split, splits,    at.partial_rows,
+                                    row_begin, rows,  kv_length, run};
     }
     // Late rows see the most keys and go first.
     for (int tile = 0; tile < mine.tiles; ++tile) {

@@ -10,17 +10,17 @@ namespace lockstep::cli {
 
 // What a local cluster is made of.
 struct ClusterOptions {
-  std::string model;                   // Hugging Face directory, "null:" or "random:SHAPE".
-  std::string backend = "cpu";         // Of the workers.
-  std::string certificates_path;       // Of backend cuda; empty keeps none.
-  std::string mode;                    // Empty: deterministic.
-  int workers = 2;                     // [1, 64]
-  int port = 0;                        // Of the gateway; 0 takes free ports for everything.
-  std::string run_dir;                 // Empty: derived from the port.
-  int64_t kv_mib = 0;                  // Of one worker; 0: the worker's default.
-  int64_t threads = 0;                 // Of one worker; 0 shares the cores.
-  int64_t chunk_tokens = 0;            // 0: the worker's default.
-  int64_t reduction_segments = 0;      // 0: the worker's default.
+  std::string model;               // Hugging Face directory, "null:" or "random:SHAPE".
+  std::string backend = "cpu";     // Of the workers.
+  std::string certificates_path;   // Of backend cuda; empty keeps none.
+  std::string mode;                // Empty: deterministic.
+  int workers = 2;                 // [1, 64]
+  int port = 0;                    // Of the gateway; 0 takes free ports for everything.
+  std::string run_dir;             // Empty: derived from the port.
+  int64_t kv_mib = 0;              // Of one worker; 0: the worker's default.
+  int64_t threads = 0;             // Of one worker; 0 shares the cores.
+  int64_t chunk_tokens = 0;        // 0: the worker's default.
+  int64_t reduction_segments = 0;  // 0: the worker's default.
   // Ranks of each worker, in turn when there are more workers. Empty: the worker's default.
   std::vector<int64_t> tensor_parallel;
   int64_t reserve_horizon_tokens = 0;  // 0: the scheduler's default.

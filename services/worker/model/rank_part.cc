@@ -8,7 +8,7 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr int64_t kVocabularyMultiple = 16;
+constexpr int64_t kVocabularyMultiple = 64;
 
 absl::Status Refuse(int ranks, const std::string& reason) {
   return absl::InvalidArgumentError(absl::StrCat("tensor_parallel = ", ranks, ": ", reason));

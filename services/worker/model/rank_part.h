@@ -31,7 +31,7 @@ ModelConfig PartOf(const ModelConfig& config, const RankPart& part);
 
 // Heads, ffn inputs or rows that belong to the rank; `whole` divides by ranks, or is fewer.
 Run RunOf(int64_t whole, const RankPart& part);
-// Rows of lm_head: multiples of 16, which is what a tensor core makes at a time.
+// Rows of lm_head: multiples of 64, so that a rank's logits are aligned like any matrix.
 Run VocabularyRun(int vocabulary, const RankPart& part);
 
 // Some outputs (rows) or inputs (columns) of a matrix, or elements of a vector: a view.

@@ -74,7 +74,9 @@ Schedule Crowded() {
 }
 
 // For up to eight ranks: 8 q heads, and ffn and q width in 8 segments of 64.
-TinyModel Wide() { return {.seed = 3, .q_heads = 8, .head_dim = 64, .ffn = 512}; }
+TinyModel Wide() {
+  return {.seed = 3, .vocabulary = 600, .q_heads = 8, .head_dim = 64, .ffn = 512};
+}
 
 struct Shared {
   std::string name;
@@ -243,6 +245,8 @@ TEST_F(RankFaultsTest, RefusesWhatCannotBeShared) {
   testing::WriteCheckpoint(temporary_.File("model"),
                            {.q_heads = 12, .kv_heads = 3, .head_dim = 64, .ffn = 256});
   EXPECT_THAT(refusal(2, 2), HasSubstr("3 kv heads"));
+  testing::WriteCheckpoint(temporary_.File("model"), {.vocabulary = 100});
+  EXPECT_THAT(refusal(2, 2), HasSubstr("a vocabulary of 100"));
 }
 
 }  // namespace
