@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/api/kernel_set.h"
 #include "kernels/api/collective.h"
+#include "kernels/api/kernel_set.h"
 
 namespace lockstep::kernels::cpu {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/api/collective.h"
 #include "kernels/api/host_tensor.h"
 #include "kernels/api/linear.h"
-#include "kernels/api/collective.h"
 #include "kernels/cpu/ops.h"
 
 namespace lockstep::kernels::cpu {

@@ -213,5 +213,16 @@ TEST(NoPlantedFaultTest, TheSameModesAndComparisonsHold) {
   }
 }
 
+// A mode that needs cut prompts finds some also where each fits a chunk by itself.
+TEST(NoPlantedFaultTest, PrefixIsProvedWithChunksLongerThanItsPrompts) {
+  ClusterHarness::Options options = SmallCluster({});
+  options.chunk_tokens = 12 * kSplit;
+  ClusterHarness cluster(options);
+  const absl::Status start = cluster.Start();
+  ASSERT_TRUE(start.ok()) << start;
+  const auto [status, printed] = Verify({.name = "none", .mode = cli::VerifyPrefix}, cluster);
+  EXPECT_TRUE(status.ok()) << status << "\n" << printed;
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -15,6 +15,10 @@ namespace lockstep::cli {
 namespace {
 
 constexpr int64_t kNewTokens = 8;
+constexpr char kCuts[] = "lockstep_worker_prefill_cuts_total";
+// Copies of a prompt for each worker, to have one cut.
+constexpr int64_t kCopiesFirst = 4;
+constexpr int64_t kCopiesLast = 64;
 
 // The lengths of the feature table, and one less and one more than each kind of block and a split.
 std::vector<int64_t> PrefixLengths(const Subject& subject) {
@@ -41,6 +45,20 @@ void Shuffle(std::vector<Job>* jobs) {
   std::vector<Job> mixed;
   for (const auto& [hash, i] : order) mixed.push_back(std::move((*jobs)[i]));
   *jobs = std::move(mixed);
+}
+
+// Prompts that miss the cache and start together share the tokens of a step, so that some are cut
+// though each fits a chunk. How many it takes hangs on the workers' chunk_tokens.
+absl::Status CutSome(Subject* subject, const MetricsSnapshot& begun, Job longest, Proof* proof) {
+  longest.request.set_disable_prefix_cache(true);
+  for (int64_t copies = kCopiesFirst; copies <= kCopiesLast; copies *= 2) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const MetricsSnapshot now, subject->ReadMetrics());
+    if (now.Growth(begun, kCuts) > 0) break;
+    const int64_t workers = static_cast<int64_t>(subject->workers().size());
+    const std::vector<Job> jobs = JobsInTurn(*subject, {longest}, workers * copies);
+    LOCKSTEP_RETURN_IF_ERROR(proof->Run(jobs, jobs.size()));
+  }
+  return absl::OkStatus();
 }
 
 // Fills the KV of one worker with prompts that nobody asks for again.
@@ -76,6 +94,7 @@ absl::StatusOr<int64_t> RunAlone(Subject* subject, const Job& job, Proof* proof)
 absl::Status VerifyPrefix(Subject* subject, const VerifyOptions& options) {
   Proof proof("prefix", subject);
   LOCKSTEP_RETURN_IF_ERROR(proof.Begin());
+  LOCKSTEP_ASSIGN_OR_RETURN(const MetricsSnapshot begun, subject->ReadMetrics());
   const std::vector<int64_t> lengths = PrefixLengths(*subject);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> longest,
                             subject->LongIds(lengths.back(), 2));
@@ -92,13 +111,14 @@ absl::Status VerifyPrefix(Subject* subject, const VerifyOptions& options) {
       jobs.back().request.set_routing_key(subject->KeyOf(static_cast<size_t>(trial) % workers));
     }
   }
+  const Job longest_job = jobs.back();
   Shuffle(&jobs);
   LOCKSTEP_RETURN_IF_ERROR(proof.Run(jobs, 24));
+  LOCKSTEP_RETURN_IF_ERROR(CutSome(subject, begun, longest_job, &proof));
   proof.RequireBatchAbove(1);
   proof.RequireGrowth("tokens found in the prefix cache",
                       "lockstep_worker_prefix_hit_tokens_total");
-  proof.RequireGrowth("prefill chunks that ended before their prompt",
-                      "lockstep_worker_prefill_cuts_total");
+  proof.RequireGrowth("prefill chunks that ended before their prompt", kCuts);
   return proof.End();
 }
 
