@@ -8,9 +8,13 @@
 #include "services/worker/model/model_config.h"
 #include "services/worker/model/model_name.h"
 #include "services/worker/model/random_model.h"
+#include "services/worker/model/rank_part.h"
+#include "services/worker/model/weight_store.h"
 
 namespace lockstep::cli {
 namespace {
+
+constexpr int64_t kRanksMax = 64;
 
 // Bytes of one stored key or value: fp32 on the CPU, bf16 on a GPU.
 absl::StatusOr<int64_t> ElementBytes(const std::string& backend) {
@@ -32,22 +36,33 @@ absl::Status RunSize(const Arguments& arguments) {
   std::string backend = "cpu";
   int64_t kv_mib = 256;
   int64_t tokens = 1024;
+  int64_t tensor_parallel = 1;
   Flags flags("size", "Says how many tokens and sequences fit into a KV budget.");
   flags.Require("model", &model, "Hugging Face directory, or random:SHAPE");
   flags.Add("backend", &backend, "cpu or cuda");
-  flags.Add("kv_mib", &kv_mib, "KV budget of one worker, MiB");
+  flags.Add("kv_mib", &kv_mib, "KV budget of each rank of a worker, MiB");
+  flags.Add("tensor_parallel", &tensor_parallel, "ranks of a worker");
   flags.Add("tokens", &tokens, "prompt plus generated tokens of one sequence");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   if (kv_mib < 1 || tokens < 1) {
     return absl::InvalidArgumentError("--kv_mib and --tokens are at least 1");
   }
+  if (tensor_parallel < 1 || tensor_parallel > kRanksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tensor_parallel: ", tensor_parallel, " is outside [1, ", kRanksMax, "]"));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t element_bytes, ElementBytes(backend));
-  LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig config, ConfigOf(model));
+  LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig whole, ConfigOf(model));
+  // A rank owns whole segments, so there are as many at least.
+  const int ranks = static_cast<int>(tensor_parallel);
+  LOCKSTEP_RETURN_IF_ERROR(worker::CheckRanks(whole, ranks, ranks));
+  LOCKSTEP_RETURN_IF_ERROR(worker::CheckReductionSegments(whole, ranks));
+  const worker::ModelConfig config = worker::PartOf(whole, {.ranks = ranks});
 
   const int64_t per_token = 2 * int64_t{config.layers} * config.kv_width() * element_bytes;
   const int64_t fits = kv_mib * (int64_t{1} << 20) / per_token;
   std::printf(
-      "bytes per token = 2 x layers x kv_heads x head_dim x element bytes\n"
+      "bytes per token = 2 x layers x kv_heads of a rank x head_dim x element bytes\n"
       "                = 2 x %d x %d x %d x %lld = %lld\n"
       "tokens in %lld MiB     %lld\n"
       "sequences of %lld tokens   %lld\n"

@@ -198,6 +198,13 @@ TEST(CommandLineTest, SaysWhatItExpects) {
   const Outcome size = RunLockstep({"size", "--model=deploy/demo-model", "--kv_mib=40"});
   EXPECT_THAT(size.output, HasSubstr("= 2 x 4 x 2 x 64 x 4 = 4096"));
   EXPECT_THAT(size.output, HasSubstr("10240"));
+  // Two kv heads over two ranks: each holds half of every token.
+  const Outcome shared =
+      RunLockstep({"size", "--model=deploy/demo-model", "--kv_mib=20", "--tensor_parallel=2"});
+  EXPECT_THAT(shared.output, HasSubstr("= 2 x 4 x 1 x 64 x 4 = 2048"));
+  EXPECT_THAT(shared.output, HasSubstr("10240"));
+  EXPECT_THAT(RunLockstep({"size", "--model=deploy/demo-model", "--tensor_parallel=3"}).output,
+              HasSubstr("3: must be a power of two"));
 }
 
 }  // namespace
