@@ -9,6 +9,7 @@ preset=${1:-release}
 
 deploy/install_packages.sh build test bench
 tests/unit/text/real_tokenizers/setup.sh build/tokenizers
+tests/deploy/schemas/setup.sh build/schemas
 echo "configuring and building preset $preset"
 cmake --preset "$preset" -DLOCKSTEP_BUILD_TESTS=ON --log-level=WARNING
 cmake --build --preset "$preset"

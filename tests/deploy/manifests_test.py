@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""The manifests of deploy/k8s: they render, fit two sets of schemas, keep our policies, and carry
+configurations that the binary reads. Every kind of check is shown a planted fault.
+
+Usage: tests/deploy/manifests_test.py PATH_OF_LOCKSTEP [unittest arguments]
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import manifests
+import policies
+from manifests import KUBERNETES, OVERLAYS, ROOT, Cluster, parse, render
+
+LOCKSTEP = sys.argv.pop(1)
+SCHEMAS = ROOT / "build" / "schemas"
+
+# A setting out of range that the role's binary looks at last: its complaint about that one, and
+# about nothing before it, shows that it has read the rest.
+LAST_SETTING = {"gateway": "retry_budget: 5000", "router": "sequences_max: -1",
+                "scheduler": "advance_tickets: 5000", "worker": "chunk_tokens: 1000"}
+
+# (policy, text of the rendered manifests, what stands there instead)
+PLANTED = (
+    (policies.probes, "--service=live", "--service=alive"),
+    (policies.probes, "readinessProbe:", "redinessProbe:"),
+    (policies.security, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
+    (policies.security, "runAsNonRoot: true", "runAsNonRoot: false"),
+    (policies.resources, "            memory: 1Gi", "            memori: 1Gi"),
+    (policies.resources, "threads: 1", "threads: 2"),
+    (policies.drain, "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30"),
+    (policies.drain, "drain_finish_seconds: 30", "drain_finish_seconds: 55"),
+    (policies.disruption, "maxUnavailable: 1\n  selector", "maxUnavailable: 0\n  selector"),
+    (policies.scheduling, "tolerationSeconds: 10", "tolerationSeconds: 300"),
+    (policies.scheduling, "type: Recreate", "type: RollingUpdate"),
+    (policies.volumes, "claimName: scheduler-state", "claimName: scheduler-stat"),
+    (policies.volumes, "- mountPath: /run/lockstep\n          name: run",
+     "- mountPath: /run/lockstep\n          name: runn"),
+    (policies.variables, "- name: POD_IP", "- name: POD_IPP"),
+    (policies.paths, "/var/lib/lockstep/scheduler.state", "/var/lib/lockstp/scheduler.state"),
+    (policies.services, "targetPort: grpc", "targetPort: grcp"),
+    (policies.services, "serviceName: worker", "serviceName: workers"),
+    (policies.listening, "0.0.0.0:7101", "0.0.0.0:7102"),
+    (policies.listening, 'cluster_id: "lockstep"', 'cluster_id: "lock"'),
+    (policies.peers, "dns:///scheduler:7104", "dns:///schedulr:7104"),
+    (policies.network, "port: 7106\n    to:", "port: 7107\n    to:"),
+)
+
+
+def schema_findings(objects):
+    done = subprocess.run(["node", pathlib.Path(__file__).parent / "schemas" / "check.mjs",
+                           SCHEMAS], input=json.dumps(objects), capture_output=True, text=True,
+                          check=False)
+    if done.returncode not in (0, 1) or done.stderr:
+        raise AssertionError(done.stderr)
+    return done.stdout.splitlines()
+
+
+def read_by_binary(role, text):
+    """What the role says of its configuration with one setting that is wrong."""
+    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
+        file.write(f"{text}\n{LAST_SETTING[role]}\n")
+        file.flush()
+        done = subprocess.run([LOCKSTEP, role, f"--config={file.name}"], capture_output=True,
+                              text=True, timeout=60, check=False)
+        return done.returncode, done.stderr.replace(file.name, "FILE")
+
+
+@unittest.skipIf(manifests.why_not_rendered(), manifests.why_not_rendered())
+class ManifestsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.text = {name: render(KUBERNETES / "overlays" / name) for name in OVERLAYS}
+
+    def test_overlays_are_all_that_there_are(self):
+        self.assertEqual(sorted(one.name for one in (KUBERNETES / "overlays").iterdir()),
+                         sorted(OVERLAYS))
+
+    def test_no_overlay_breaks_a_policy(self):
+        for name, text in self.text.items():
+            with self.subTest(name):
+                self.assertEqual(policies.findings(Cluster(parse(text))), [])
+
+    def test_every_policy_finds_what_is_planted(self):
+        self.assertEqual({one[0] for one in PLANTED}, set(policies.POLICIES))
+        for policy, right, wrong in PLANTED:
+            with self.subTest(wrong):
+                self.assertIn(right, self.text["local"])
+                # Once is enough, be it in the first place or in the last one.
+                text = self.text["local"]
+                before, _, after = text.rpartition(right)
+                for planted in (text.replace(right, wrong, 1), before + wrong + after):
+                    self.assertNotEqual(list(policy(Cluster(parse(planted)))), [])
+
+    def test_ranks_have_a_gpu_each(self):
+        planted = self.text["gpu-tp2"].replace("tensor_parallel: 2", "tensor_parallel: 4")
+        self.assertEqual(list(policies.resources(Cluster(parse(planted)))),
+                         ["worker has 2 GPUs for 4 ranks"])
+
+    def test_kustomize_refuses_a_file_that_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "kustomization.yaml").write_text("resources: [absent.yaml]\n",
+                                                                     encoding="utf-8")
+            with self.assertRaisesRegex(AssertionError, "absent.yaml"):
+                render(folder)
+
+    @unittest.skipUnless((SCHEMAS / "ready").exists(), "run tests/deploy/schemas/setup.sh")
+    def test_schemas_fit(self):
+        for name, text in self.text.items():
+            with self.subTest(name):
+                self.assertEqual(schema_findings(parse(text)), [])
+
+    @unittest.skipUnless((SCHEMAS / "ready").exists(), "run tests/deploy/schemas/setup.sh")
+    def test_schemas_find_an_unknown_field_and_a_wrong_type(self):
+        text = self.text["local"]
+        self.assertRegex("\n".join(schema_findings(parse(
+            text.replace("failureThreshold: 3", "failureTreshold: 3", 1)))),
+            "unknown field Deployment.*failureTreshold of V1Probe")
+        self.assertRegex("\n".join(schema_findings(parse(
+            text.replace("replicas: 1", 'replicas: "1"')))), "replicas must be integer")
+        self.assertRegex("\n".join(schema_findings(parse(
+            text.replace("serviceName: worker", "servicename: worker")))), "servicename")
+
+    def test_the_binary_reads_every_configuration(self):
+        for overlay, text in self.text.items():
+            for workload in Cluster(parse(text)).workloads():
+                with self.subTest(overlay=overlay, role=workload.name):
+                    code, said = read_by_binary(workload.name, workload.config_text())
+                    setting = LAST_SETTING[workload.name].partition(":")[0]
+                    self.assertEqual(code, 2, said)
+                    self.assertTrue(said.startswith(f"lockstep {workload.name}: {setting}: "), said)
+
+    def test_the_binary_refuses_a_planted_setting(self):
+        for workload in Cluster(parse(self.text["gpu-tp2"])).workloads():
+            with self.subTest(workload.name):
+                planted = workload.config_text().replace("cluster_id", "cluster_idd")
+                self.assertIn("cluster_idd", read_by_binary(workload.name, planted)[1])
+        text = Cluster(parse(self.text["gpu-tp2"])).workload("worker").config_text()
+        planted = text.replace("tensor_parallel: 2", "tensor_parallel: 4")
+        self.assertIn("tensor_parallel: 4", read_by_binary("worker", planted)[1])
+
+    def test_pod_monitor_finds_every_pod(self):
+        (monitor,) = [one for one in parse(render(KUBERNETES / "components" / "pod-monitor"))
+                      if one["kind"] == "PodMonitor"]
+        for workload in Cluster(parse(self.text["local"])).workloads():
+            self.assertTrue(manifests.selects(monitor["spec"]["selector"], workload.labels))
+            for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+                self.assertIn(endpoint["port"], workload.ports())
+
+
+if __name__ == "__main__":
+    unittest.main()

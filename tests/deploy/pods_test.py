@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Overlay `local` as it is, run as processes: each pod's init containers, command, volumes,
+configuration, user, probes and preStop are read from the rendered manifests. The cluster becomes
+ready, answers, and is rolled over under load without a request that fails or a bit that moves.
+
+Usage: tests/deploy/pods_test.py PATH_OF_LOCKSTEP [unittest arguments]
+"""
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import manifests
+import pods
+from manifests import KUBERNETES, Cluster, parse, render
+
+LOCKSTEP = os.path.abspath(sys.argv[1])
+REASON = manifests.why_not_rendered() or pods.why_no_pods()
+CLIENTS = 3
+
+
+class Load:
+    """Clients that ask the same again and again, each by a process and a connection of its own."""
+
+    def __init__(self, expected):
+        self.expected = expected
+        self.answers = 0
+        self.wrong = []
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(CLIENTS)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_more(self):
+        """Until each client has got an answer to what it asked from now on."""
+        wanted = self.answers + 2 * CLIENTS
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.answers >= wanted or self.wrong,
+                                          timeout=pods.PATIENCE_SECONDS):
+                raise AssertionError("no answers")
+
+    def _ask(self):
+        while not self._stop.is_set():
+            code, text = generate()
+            with self._changed:
+                self.answers += 1
+                if code != 0 or text != self.expected:
+                    self.wrong.append((code, text))
+                self._changed.notify_all()
+
+
+def generate():
+    """Exit code, and what was said of ids and logprobs, of one request by the service's name."""
+    done = subprocess.run(
+        [LOCKSTEP, "generate", "--target=dns:///gateway-all:7100", "--prompt_ids=1,2,3",
+         "--max_new_tokens=200", "--n=4", "--seed=7", "--temperature=1", "--ignore_eos"],
+        capture_output=True, text=True, timeout=pods.PATIENCE_SECONDS, check=False)
+    return done.returncode, done.stdout + (done.stderr if done.returncode else "")
+
+
+@unittest.skipIf(REASON, REASON)
+class PodsTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="lockstep-pods-",
+                                                                    ignore_cleanup_errors=True))
+        self.cluster = Cluster(parse(render(KUBERNETES / "overlays" / "local")))
+        self.node = self.enterContext(pods.Node(self.cluster, LOCKSTEP, self.folder))
+        self.count = 0
+
+    def start(self, name, pod_name=None):
+        workload = self.cluster.workload(name)
+        self.count += 1
+        return pods.Pod(self.node, workload, pod_name or f"{name}-x{self.count}")
+
+    def start_all(self):
+        running = {}
+        for workload in self.cluster.workloads():
+            ordered = workload.body["kind"] == "StatefulSet"
+            running[workload.name] = [
+                self.start(workload.name, f"{workload.name}-{i}" if ordered else None)
+                for i in range(workload.replicas)]
+        for pod in self.node.pods:
+            pod.wait_ready()
+        return running
+
+    def end(self, pod):
+        self.assertEqual(pod.delete(), 0, f"{pod.name}:\n{pod.log.read_text()[-4000:]}")
+        self.assertEqual(pod.liveness_failures, 0, pod.name)
+
+    def roll(self, name, running):
+        """Replaces each pod in the order of the workload's strategy."""
+        body = self.cluster.workload(name).body
+        surge = body["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", 0)
+        for old in running[name]:
+            stable = old.name if body["kind"] == "StatefulSet" else None
+            if not surge:
+                self.end(old)
+            new = self.start(name, stable)
+            new.wait_ready()
+            threading.Event().wait(body["spec"].get("minReadySeconds", 0))
+            if surge:
+                self.end(old)
+
+    def test_a_rolling_restart_under_load_fails_no_request_and_moves_no_bit(self):
+        running = self.start_all()
+        code, expected = generate()
+        self.assertEqual(code, 0, expected)
+        with Load(expected) as load:
+            load.wait_for_more()
+            for name in ("scheduler", "router", "worker", "gateway"):
+                self.roll(name, running)
+                load.wait_for_more()
+        print(f"{load.answers} answers", file=sys.stderr)
+        self.assertEqual(load.wrong, [])
+        # All that is left ends in time, whatever the order.
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for done in [pool.submit(self.end, pod) for pod in list(self.node.pods)]:
+                done.result()
+
+
+if __name__ == "__main__":
+    if REASON is None:
+        pods.enter_own_namespaces()
+    del sys.argv[1]
+    unittest.main()
