@@ -92,6 +92,7 @@ class Node:
         self.lockstep = lockstep
         self.folder = pathlib.Path(folder)
         self.pods = []
+        self.networks = []
         self.lock = threading.Lock()
         self._addresses = 1
         self.resolv = self.folder / "resolv.conf"
@@ -113,6 +114,8 @@ class Node:
     def __exit__(self, *_):
         for pod in list(self.pods):
             pod.kill()
+        for network in self.networks:
+            run("umount", network)
         self._names.shutdown()
         self._names.server_close()
         run("umount", "/etc/resolv.conf")
@@ -293,4 +296,5 @@ class Pod:
         self.child.wait()
         with self.node.lock:
             self.node.pods.remove(self)
-        run("umount", self._net)
+            # What the process said last is still on its way.
+            self.node.networks.append(self._net)
