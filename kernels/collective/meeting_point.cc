@@ -6,6 +6,11 @@
 #include "absl/strings/str_join.h"
 
 namespace lockstep::kernels {
+namespace {
+
+constexpr int kPatienceSlices = 10;
+
+}  // namespace
 
 absl::Status CheckRankCount(int ranks) {
   if (ranks >= 1 && ranks <= kRanksMax && std::has_single_bit(static_cast<unsigned>(ranks))) {
@@ -30,10 +35,14 @@ bool MeetingPoint::Meet(int rank) {
     return true;
   }
   const uint64_t round = round_;
-  // Nobody notifies but for what is waited for here.
+  // Nobody notifies but for what is waited for here. A process that was stopped meanwhile has lost
+  // one slice, however long it stood: its ranks still get the others.
+  int slices = 0;
   while (round_ == round && status_.ok()) {
-    if (all_here_.WaitFor(&mutex_, patience_)) continue;
-    if (round_ == round) Fail(absl::DeadlineExceededError(Missing()));
+    if (all_here_.WaitFor(&mutex_, patience_ / kPatienceSlices)) continue;
+    if (++slices == kPatienceSlices && round_ == round) {
+      Fail(absl::DeadlineExceededError(Missing()));
+    }
   }
   return round_ != round;
 }

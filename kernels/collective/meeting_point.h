@@ -18,7 +18,7 @@ absl::Status CheckRankCount(int ranks);
 // Where the threads of all ranks meet, and what each shows the others there. Thread-safe.
 class MeetingPoint {
  public:
-  // A rank waits `patience` for the others.
+  // A rank waits `patience` for the others, without the time for which the process was stopped.
   MeetingPoint(int ranks, absl::Duration patience);
 
   int ranks() const { return static_cast<int>(shown_.size()); }

@@ -1,9 +1,14 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/collective/in_process_group.h"
@@ -114,6 +119,34 @@ TEST(InProcessGroupTest, ARankThatStaysAwayIsNamedAndNobodyWaitsLonger) {
   });
   EXPECT_EQ(group->status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(group->status().message()), HasSubstr("rank 2 of 4"));
+}
+
+// In a child process, whose rank 1 stops it while rank 0 waits. Says how the child ended.
+int StatusOfAChildThatIsStopped(absl::Duration patience) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto group = Group(2, patience);
+    OnRanks(group.get(), [&](Collective* end) {
+      if (end->rank() == 1) {
+        absl::SleepFor(patience / 20);
+        raise(SIGSTOP);
+        absl::SleepFor(patience / 4);
+      }
+      float x = 1;
+      end->AllReduce(&x, 1, &x);
+    });
+    _exit(group->status().ok() ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  absl::SleepFor(2 * patience);
+  kill(child, SIGCONT);
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(InProcessGroupTest, TimeForWhichTheProcessWasStoppedIsNotWaited) {
+  EXPECT_EQ(StatusOfAChildThatIsStopped(absl::Seconds(2)), 0);
 }
 
 TEST(InProcessGroupTest, AnAbandonedGroupLetsWaitingRanksGo) {

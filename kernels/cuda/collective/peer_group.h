@@ -45,13 +45,13 @@ class PeerEnd final : public Collective {
   // share.rows are not looked at). All ranks at once, with equal bytes, before any other op.
   absl::Status Reserve(size_t bytes, const ColumnShare& share);
 
-  // Turns are counted when ops are enqueued, so what a graph captures has to show an even number of
-  // times, as every layer of a model does. AllReduce and AllGather meet again when they have read,
-  // and take no turn.
   // Lets ranks load one after the other: calls `load` when it is this rank's turn. All ranks at
   // once.
   absl::Status InTurn(absl::FunctionRef<absl::Status()> load);
 
+  // Turns are counted when ops are enqueued, so what a graph captures has to show an even number of
+  // times, as every layer of a model does. AllReduce and AllGather meet again when they have read,
+  // and take no turn.
   float* BeginShow();
   absl::Status Meet();
   // Of BeginShow's buffer.

@@ -305,10 +305,13 @@ absl::StatusOr<LoadedModel> LoadModelOnRanks(const ModelOptions& options,
     own.part = {.rank = rank, .ranks = ranks};
     absl::StatusOr<std::unique_ptr<kernels::KernelSet>> kernels = make_kernels(rank);
     loaded[rank] = kernels.ok() ? LoadModel(own, *std::move(kernels)) : kernels.status();
+    // The others may be waiting for this rank.
+    if (!loaded[rank].ok()) group->Abandon(loaded[rank].status());
   });
   const auto failed = std::ranges::find_if(loaded, [](const auto& model) { return !model.ok(); });
   if (failed != loaded.end()) {
-    const absl::Status status = failed->status();
+    // Of the rank that failed first, not of those that were let go.
+    const absl::Status status = group->status();
     team->Run([&](int rank) { loaded[rank] = status; });
     return status;
   }

@@ -236,6 +236,20 @@ TEST_F(RankFaultsTest, AStalledRankIsNamedWhileItsStepIsStuck) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(RankFaultsTest, ARankThatCannotLoadLetsThoseGoThatMeetAsTheyLoad) {
+  const std::shared_ptr<kernels::CollectiveGroup> group =
+      kernels::CreateInProcessGroup(2, absl::Minutes(15)).value();
+  const auto make = [&](int rank) -> absl::StatusOr<std::unique_ptr<kernels::KernelSet>> {
+    if (rank == 1) return absl::ResourceExhaustedError("device 1 is full");
+    const std::unique_ptr<kernels::Collective> end = group->End(rank);
+    float x = 1;
+    end->AllReduce(&x, 1, &x);
+    return end->status();
+  };
+  const absl::Status status = LoadModelOnRanks(options_, group, make).status();
+  EXPECT_EQ(status, absl::ResourceExhaustedError("device 1 is full"));
+}
+
 TEST_F(RankFaultsTest, RefusesWhatCannotBeShared) {
   const auto refusal = [&](int ranks, int segments) {
     options_.reduction_segments = segments;
