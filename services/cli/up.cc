@@ -72,7 +72,8 @@ absl::Status RunUp(const Arguments& arguments) {
   flags.Add("port", &port, "of the gateway; the others follow it. 0 takes free ports");
   flags.Add("run_dir", &options.run_dir,
             "for configurations, logs and process ids; by default derived from the port");
-  flags.Add("kv_mib", &options.kv_mib, "KV of one worker, MiB; 0 is the worker's default");
+  flags.Add("kv_mib", &options.kv_mib,
+            "KV of each rank of a worker, MiB; 0 is the worker's default");
   flags.Add("threads", &options.threads, "of one worker; 0 shares the cores");
   flags.Add("chunk_tokens", &options.chunk_tokens, "prefill tokens a step; 0 is the default");
   flags.Add("reduction_segments", &options.reduction_segments,

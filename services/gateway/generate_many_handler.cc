@@ -149,6 +149,10 @@ absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& opt
   if (options.samples_per_group() < 0 || options.groups_total() < 0) {
     return absl::InvalidArgumentError("options: samples_per_group and groups_total must be >= 0");
   }
+  if (!v1::SelectOrder_IsValid(options.select())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.select: ", options.select(), " is not known"));
+  }
   if (options.slots_max() > 0) limits_.slots_max = options.slots_max();
   options_ = options;
   return absl::OkStatus();

@@ -1,7 +1,10 @@
 #include "services/gateway/parameter_rules.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -25,8 +28,13 @@ constexpr size_t kStopStringBytesMax = 1024;
 constexpr int64_t kTopLogprobsMax = 64;
 constexpr int kChosenIdsMax = 1024;
 
-absl::Status OutOfRange(absl::string_view field, double value, absl::string_view range) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is outside ", range));
+// Shows all digits: a value next to the limit must not look like the limit.
+template <typename T>
+absl::Status OutOfRange(absl::string_view field, T value, absl::string_view range) {
+  std::array<char, 32> text;
+  char* const end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", std::string(text.data(), end), " is outside ", range));
 }
 
 absl::Status TooMany(absl::string_view field, int64_t count, int64_t limit) {

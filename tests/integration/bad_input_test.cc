@@ -64,6 +64,13 @@ std::vector<BadCase> ParameterCases() {
     cases.push_back({absl::StrCat("top_p ", p),
                      [p](auto* r) { r->mutable_sampling()->set_top_p(p); }, "sampling.top_p: "});
   }
+  cases.push_back({"top_p next to 1",
+                   [](auto* r) { r->mutable_sampling()->set_top_p(std::nextafter(1.f, 2.f)); },
+                   "sampling.top_p: 1.0000001 is outside (0, 1]"});
+  cases.push_back(
+      {"top_k smallest",
+       [](auto* r) { r->mutable_sampling()->set_top_k(std::numeric_limits<int64_t>::min()); },
+       "sampling.top_k: -9223372036854775808 is outside"});
   cases.push_back(
       {"top_k", [](auto* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k: -2"});
   cases.push_back(

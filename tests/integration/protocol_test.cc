@@ -379,9 +379,23 @@ TEST_F(ProtocolTest, SlotsBoundThePromptsInWorkAndHalfCloseFinishesTheRest) {
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(answers.size(), 30u);
   for (const auto& [id, answer] : answers) EXPECT_EQ(CountWhole(answer.response()), 1) << id;
-  options.set_slots_max(70000);
-  Many({}, options, &status);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ProtocolTest, OptionsOutOfRangeEndTheStreamByName) {
+  const auto refusal = [&](auto set) {
+    v1::GenerateManyOptions options;
+    set(&options);
+    grpc::Status status;
+    Many({}, options, &status);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_THAT(refusal([](auto* o) { o->set_slots_max(70000); }), HasSubstr("slots_max: 70000"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_samples_per_group(-1); }),
+              HasSubstr("samples_per_group"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_groups_total(-1); }), HasSubstr("groups_total"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_select(static_cast<v1::SelectOrder>(9)); }),
+              HasSubstr("select: 9"));
 }
 
 TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsUniqueWithinItsStream) {
