@@ -65,10 +65,10 @@ class Load:
                 self._changed.notify_all()
 
 
-def generate(length):
+def generate(length, target="dns:///gateway-all:7100"):
     """Exit code, and what was said of text, ids, logprobs and receipts of one request by name."""
     done = subprocess.run(
-        [LOCKSTEP, "generate", "--target=dns:///gateway-all:7100", "--prompt_ids=1,2,3",
+        [LOCKSTEP, "generate", f"--target={target}", "--prompt_ids=1,2,3",
          f"--max_new_tokens={length}", "--n=4", "--seed=7", "--temperature=1", "--ignore_eos"],
         capture_output=True, text=True, timeout=pods.PATIENCE_SECONDS, check=False)
     # How long it took and where it ran may differ, and each request gets a name of its own.
@@ -77,13 +77,14 @@ def generate(length):
     return done.returncode, "\n".join(said) + (done.stderr if done.returncode else "")
 
 
-def wait_for_first_answer():
-    """A gateway that is ready may have to learn yet that workers have joined."""
+def wait_for_answer(length, target):
+    """What a gateway says as soon as it has learnt that workers have joined, for which being ready
+    does not wait."""
     deadline = time.monotonic() + pods.PATIENCE_SECONDS
     while True:
-        code, text = generate(LENGTHS[0])
+        code, text = generate(length, target)
         if code == 0:
-            return
+            return text
         if time.monotonic() > deadline:
             raise AssertionError(text)
 
@@ -133,8 +134,10 @@ class PodsTest(unittest.TestCase):
 
     def test_a_rolling_restart_under_load_fails_no_request_and_moves_no_bit(self):
         running = self.start_all()
-        wait_for_first_answer()
-        expected = {length: generate(length)[1] for length in LENGTHS}
+        answers = [{length: wait_for_answer(length, f"{pod.address}:7100") for length in LENGTHS}
+                   for pod in running["gateway"]]
+        expected = answers[0]
+        self.assertEqual(answers, [expected] * len(answers))
         with Load(expected) as load:
             load.wait_for_more()
             for name in ("scheduler", "router", "worker", "gateway"):
