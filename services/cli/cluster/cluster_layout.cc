@@ -82,6 +82,11 @@ absl::Status Check(const ClusterOptions& options, int port_count) {
     return absl::InvalidArgumentError(
         absl::StrCat("--workers: ", options.workers, " is outside [1, ", kWorkersMax, "]"));
   }
+  if (options.tensor_parallel.size() > static_cast<size_t>(options.workers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tensor_parallel: ", options.tensor_parallel.size(), " numbers for ",
+                     options.workers, " workers"));
+  }
   if (options.port < 0 || options.port + port_count > 65536) {
     return absl::InvalidArgumentError(
         absl::StrCat("--port: ", options.port, " is outside [0, ", 65536 - port_count, "]"));

@@ -69,6 +69,8 @@ TEST(ClusterLayoutTest, RefusesWhatCannotRun) {
   };
   EXPECT_THAT(error({.model = "null:", .workers = 0, .port = 7100}), HasSubstr("--workers: 0"));
   EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 65530}), HasSubstr("--port: 65530"));
+  EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 7100, .tensor_parallel = {1, 2, 4}}),
+              HasSubstr("--tensor_parallel: 3 numbers for 2 workers"));
   EXPECT_THAT(error({.model = "no/such", .workers = 2, .port = 7100}), HasSubstr("no/such"));
 }
 
