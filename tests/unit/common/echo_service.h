@@ -70,7 +70,7 @@ struct Tally {
 // What handlers do; every part may be left out. `H` is the handler's type.
 template <typename H>
 struct Script {
-  std::function<void(H&)> made;  // By its base: only to keep the address.
+  std::function<void(void*)> made;  // A H::Scripted: there is no H yet.
   std::function<void(H&)> start;
   std::function<void(H&, EchoMessage&)> message;
   std::function<void(H&)> half_close;
@@ -85,13 +85,18 @@ struct Script {
 template <typename Derived, typename Base>
 class ScriptedHandler : public Base {
  public:
+  using Scripted = ScriptedHandler;
   template <typename... Args>
   ScriptedHandler(const Script<Derived>& script, Tally* tally, Args&&... args)
       : Base(std::forward<Args>(args)...), script_(script), tally_(tally) {
     tally_->alive.Add(1);
-    if (script_.made) script_.made(self());
+    if (script_.made) script_.made(this);
   }
   ~ScriptedHandler() override { tally_->alive.Add(-1); }
+  bool over() {
+    base::MutexLock lock(&this->mutex_);
+    return this->closing_;
+  }
 
  protected:
   Derived& self() { return static_cast<Derived&>(*this); }
@@ -116,10 +121,6 @@ class UnaryEcho final : public ScriptedHandler<UnaryEcho, UnaryHandler<EchoMessa
   using ScriptedHandler::ScriptedHandler;
   using UnaryHandler::request;
   std::string peer() const { return context()->peer(); }
-  bool over() {
-    base::MutexLock lock(&mutex_);
-    return closing_;
-  }
 };
 
 class ServerStreamEcho final

@@ -292,8 +292,8 @@ TEST_F(LateStartTest, AnswersFromTheOtherThreadWithItsRequestAlive) {
 }
 
 TEST_F(LateStartTest, ClientThatHasGoneByThenSparesTheStart) {
-  UnaryEcho* handler = nullptr;
-  service_.unary.made = [&](UnaryEcho& made) { handler = &made; };
+  UnaryEcho::Scripted* handler = nullptr;
+  service_.unary.made = [&](void* made) { handler = static_cast<UnaryEcho::Scripted*>(made); };
   const absl::Time deadline = absl::Now() + absl::Milliseconds(50);
   EXPECT_EQ(Call({}, {.deadline = deadline}).status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(arrived_.WaitFor(1));
