@@ -4,10 +4,11 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
 
 namespace lockstep::kernels {
+
+// Ranks that can share a model at most.
+inline constexpr int kRanksMax = 64;
 
 // This rank's columns of a matrix that all ranks make together, fp32.
 struct ColumnShare {

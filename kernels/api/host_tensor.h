@@ -23,6 +23,24 @@ inline size_t RowStride(const HostTensor& matrix) {
   return static_cast<size_t>(matrix.row_stride > 0 ? matrix.row_stride : matrix.shape[1]);
 }
 
+// Views: elements [begin, end) of a vector or rows of a matrix; columns of a matrix.
+inline HostTensor RowRange(const HostTensor& tensor, int64_t begin, int64_t end) {
+  const size_t stride = tensor.shape.size() > 1 ? RowStride(tensor) : 1;
+  HostTensor rows = tensor;
+  rows.data = static_cast<const char*>(tensor.data) +
+              static_cast<size_t>(begin) * stride * SizeOf(tensor.dtype);
+  rows.shape[0] = end - begin;
+  return rows;
+}
+inline HostTensor ColumnRange(const HostTensor& matrix, int64_t begin, int64_t end) {
+  HostTensor columns = matrix;
+  columns.data =
+      static_cast<const char*>(matrix.data) + static_cast<size_t>(begin) * SizeOf(matrix.dtype);
+  columns.row_stride = static_cast<int64_t>(RowStride(matrix));
+  columns.shape[1] = end - begin;
+  return columns;
+}
+
 inline size_t ElementCount(const HostTensor& tensor) {
   size_t count = 1;
   for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);

@@ -7,10 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "kernels/api/collective.h"
 
 namespace lockstep::kernels {
-
-inline constexpr int kRanksMax = 64;
 
 // INVALID_ARGUMENT unless `ranks` is a power of two up to kRanksMax.
 absl::Status CheckRankCount(int ranks);

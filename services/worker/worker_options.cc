@@ -82,8 +82,9 @@ absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& 
   LOCKSTEP_ASSIGN_OR_RETURN(o.threads, IntegerOr("threads", config.threads(), 0, 1, 1024));
   LOCKSTEP_ASSIGN_OR_RETURN(o.reduction_segments,
                             IntegerOr("reduction_segments", config.reduction_segments(), 1, 1, 64));
-  LOCKSTEP_ASSIGN_OR_RETURN(o.tensor_parallel,
-                            IntegerOr("tensor_parallel", config.tensor_parallel(), 1, 1, 64));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      o.tensor_parallel,
+      IntegerOr("tensor_parallel", config.tensor_parallel(), 1, 1, kernels::kRanksMax));
   LOCKSTEP_ASSIGN_OR_RETURN(const int split_default, kernels::DefaultSplitKvSize(o.backend));
   LOCKSTEP_ASSIGN_OR_RETURN(o.split_kv_size, IntegerOr("split_kv_size", config.split_kv_size(),
                                                        split_default, 16, 65536));

@@ -75,9 +75,7 @@ class DeviceModelTest : public ::testing::TestWithParam<NamedModel> {
   void SetUp() override {
     if (const std::string reason = testing::WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
     model_ = &Loaded(GetParam());
-    sequence_.prompt = testing::RandomIds(11, kPromptTokens, model_->facts.vocabulary);
-    sequence_.new_tokens = kNewTokens;
-    sequence_.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
+    sequence_ = testing::Sampled(kPromptTokens, kNewTokens, model_->facts.vocabulary);
     expected_ = testing::Drive(model_->executor.get(), sequence_, Alone());
   }
   static Schedule Alone() { return {.blocks = Blocks(0, 1, kSequencePages)}; }

@@ -86,8 +86,6 @@ class GpuRanksTest : public ::testing::TestWithParam<Shared> {
 TEST_P(GpuRanksTest, TheirNumberDoesNotShow) {
   const ModelOptions options = Options(GetParam());
   DrivenSequence sequence;
-  sequence.new_tokens = kNewTokens;
-  sequence.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
   Trace expected;
   LogprobBlock scored;
   base::Digest128 digest;
@@ -97,7 +95,7 @@ TEST_P(GpuRanksTest, TheirNumberDoesNotShow) {
                                {.backend = "cuda", .certificates_path = Certificates()}))
             .value();
     digest = one.weights_digest;
-    sequence.prompt = testing::RandomIds(11, kPromptTokens, one.facts.vocabulary);
+    sequence = testing::Sampled(kPromptTokens, kNewTokens, one.facts.vocabulary);
     expected = testing::Drive(one.executor.get(), sequence, Schedules().front());
     scored = testing::Score(one.executor.get(), sequence, expected.ids, Schedules().front());
   }

@@ -68,11 +68,7 @@ std::vector<HostTensor> Segments(const HostTensor& matrix, int segments) {
   std::vector<HostTensor> parts;
   const int64_t length = matrix.shape[1] / segments;
   for (int64_t i = 0; i < segments; ++i) {
-    HostTensor& part = parts.emplace_back(matrix);
-    part.data = static_cast<const char*>(matrix.data) +
-                static_cast<size_t>(i * length) * SizeOf(matrix.dtype);
-    part.row_stride = static_cast<int64_t>(RowStride(matrix));
-    part.shape[1] = length;
+    parts.push_back(ColumnRange(matrix, i * length, (i + 1) * length));
   }
   return parts;
 }

@@ -21,6 +21,17 @@ uint32_t Raised(const PeerState& state) {
   return *static_cast<const volatile uint32_t*>(&state.alarm.as<PeerAlarm>()->raised);
 }
 
+// Of the group; takes over what a kernel's alarm says.
+absl::Status StatusOf(PeerState* state) {
+  const uint32_t raised = Raised(*state);
+  if (raised != 0 && raised != PeerAlarm::kAbandoned) {
+    state->point.Abandon(absl::DeadlineExceededError(absl::StrCat(
+        "rank ", raised - 1, " of ", state->point.ranks(), " did not come to a collective within ",
+        absl::FormatDuration(state->patience))));
+  }
+  return state->point.status();
+}
+
 class PeerGroup final : public CollectiveGroup {
  public:
   explicit PeerGroup(std::shared_ptr<PeerState> state) : state_(std::move(state)) {}
@@ -36,15 +47,7 @@ class PeerGroup final : public CollectiveGroup {
     volatile uint32_t* const raised = &state_->alarm.as<PeerAlarm>()->raised;
     if (*raised == 0) *raised = PeerAlarm::kAbandoned;
   }
-  absl::Status status() const override {
-    const uint32_t raised = Raised(*state_);
-    if (raised != 0 && raised != PeerAlarm::kAbandoned) {
-      state_->point.Abandon(absl::DeadlineExceededError(absl::StrCat(
-          "rank ", raised - 1, " of ", ranks(), " did not come to a collective within ",
-          absl::FormatDuration(state_->patience))));
-    }
-    return state_->point.status();
-  }
+  absl::Status status() const override { return StatusOf(state_.get()); }
 
  private:
   const std::shared_ptr<PeerState> state_;
@@ -173,7 +176,7 @@ void PeerEnd::AllGather(const ColumnShare& share, float* y, size_t y_stride) {
 
 absl::Status PeerEnd::status() const {
   LOCKSTEP_RETURN_IF_ERROR(status_);
-  return PeerGroup(state_).status();
+  return StatusOf(state_.get());
 }
 
 absl::StatusOr<std::shared_ptr<CollectiveGroup>> CreatePeerGroup(std::vector<int> devices,

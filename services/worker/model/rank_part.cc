@@ -14,13 +14,6 @@ absl::Status Refuse(int ranks, const std::string& reason) {
   return absl::InvalidArgumentError(absl::StrCat("tensor_parallel = ", ranks, ": ", reason));
 }
 
-kernels::HostTensor Moved(const kernels::HostTensor& tensor, int64_t elements) {
-  kernels::HostTensor moved = tensor;
-  moved.data = static_cast<const char*>(tensor.data) +
-               static_cast<size_t>(elements) * kernels::SizeOf(tensor.dtype);
-  return moved;
-}
-
 }  // namespace
 
 absl::Status CheckRanks(const ModelConfig& config, int reduction_segments, int ranks) {
@@ -60,21 +53,6 @@ Run VocabularyRun(int vocabulary, const RankPart& part) {
     return vocabulary * rank / part.ranks / kVocabularyMultiple * kVocabularyMultiple;
   };
   return {border(part.rank), border(part.rank + 1)};
-}
-
-kernels::HostTensor Rows(const kernels::HostTensor& tensor, const Run& run) {
-  const int64_t stride =
-      tensor.shape.size() > 1 ? static_cast<int64_t>(kernels::RowStride(tensor)) : 1;
-  kernels::HostTensor rows = Moved(tensor, run.begin * stride);
-  rows.shape[0] = run.end - run.begin;
-  return rows;
-}
-
-kernels::HostTensor Columns(const kernels::HostTensor& matrix, const Run& run) {
-  kernels::HostTensor columns = Moved(matrix, run.begin);
-  columns.row_stride = static_cast<int64_t>(kernels::RowStride(matrix));
-  columns.shape[1] = run.end - run.begin;
-  return columns;
 }
 
 }  // namespace lockstep::worker

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/api/host_tensor.h"
 #include "services/worker/model/model_config.h"
 
 // What one of several ranks holds of a model: whole q heads with the kv heads that they read, equal
@@ -33,9 +32,5 @@ ModelConfig PartOf(const ModelConfig& config, const RankPart& part);
 Run RunOf(int64_t whole, const RankPart& part);
 // Rows of lm_head: multiples of 64, so that a rank's logits are aligned like any matrix.
 Run VocabularyRun(int vocabulary, const RankPart& part);
-
-// Some outputs (rows) or inputs (columns) of a matrix, or elements of a vector: a view.
-kernels::HostTensor Rows(const kernels::HostTensor& tensor, const Run& run);
-kernels::HostTensor Columns(const kernels::HostTensor& matrix, const Run& run);
 
 }  // namespace lockstep::worker

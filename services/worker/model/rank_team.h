@@ -1,13 +1,11 @@
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "common/base/mutex.h"
 
 namespace lockstep::worker {

@@ -63,7 +63,7 @@ class WeightLoader {
       LOCKSTEP_ASSIGN_OR_RETURN(head, source_->Take(kLmHead, {config_.vocabulary, config_.hidden}));
     }
     const Run own = VocabularyRun(config_.vocabulary, layout_.part);
-    const kernels::HostTensor own_head = Rows(head, own);
+    const kernels::HostTensor own_head = kernels::RowRange(head, own.begin, own.end);
     kernels::LinearLayout packing;
     if (shared()) {
       packing.gathered_outputs = config_.vocabulary;
@@ -88,11 +88,11 @@ class WeightLoader {
       LOCKSTEP_ASSIGN_OR_RETURN(
           const kernels::HostTensor weight,
           source_->Take(absl::StrCat(attention, name, ".weight"), {width, config_.hidden}));
-      qkv.push_back(Rows(weight, own));
+      qkv.push_back(kernels::RowRange(weight, own.begin, own.end));
       if (!config_.qkv_bias) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor bias,
                                 source_->Take(absl::StrCat(attention, name, ".bias"), {width}));
-      biases.push_back(Rows(bias, own));
+      biases.push_back(kernels::RowRange(bias, own.begin, own.end));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(layer->qkv, kernels_->PackLinear(qkv, biases, {}));
     if (config_.qk_norm) {
@@ -114,7 +114,9 @@ class WeightLoader {
     LOCKSTEP_ASSIGN_OR_RETURN(gate_up[0], source_->Take(prefix + "mlp.gate_proj.weight", shape));
     LOCKSTEP_ASSIGN_OR_RETURN(gate_up[1], source_->Take(prefix + "mlp.up_proj.weight", shape));
     const Run own = RunOf(config_.ffn, layout_.part);
-    for (kernels::HostTensor& matrix : gate_up) matrix = Rows(matrix, own);
+    for (kernels::HostTensor& matrix : gate_up) {
+      matrix = kernels::RowRange(matrix, own.begin, own.end);
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(layer->gate_up, kernels_->PackLinear(gate_up, {}, {}));
     LOCKSTEP_ASSIGN_OR_RETURN(layer->down,
                               RowParallel(prefix + "mlp.down_proj.weight", config_.ffn));
@@ -130,7 +132,8 @@ class WeightLoader {
                                                                      int inputs) {
     LOCKSTEP_ASSIGN_OR_RETURN(const kernels::HostTensor tensor,
                               source_->Take(name, {config_.hidden, inputs}));
-    const kernels::HostTensor own = Columns(tensor, RunOf(inputs, layout_.part));
+    const Run run = RunOf(inputs, layout_.part);
+    const kernels::HostTensor own = kernels::ColumnRange(tensor, run.begin, run.end);
     return kernels_->PackLinear(
         {&own, 1}, {},
         {.segments = layout_.reduction_segments / layout_.part.ranks, .reduced = shared()});

@@ -55,14 +55,6 @@ absl::StatusOr<LoadedModel> LoadOn(int ranks, const ModelOptions& options, const
       });
 }
 
-DrivenSequence Sampled(int vocabulary) {
-  DrivenSequence sequence;
-  sequence.prompt = testing::RandomIds(11, kPromptTokens, vocabulary);
-  sequence.new_tokens = kNewTokens;
-  sequence.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
-  return sequence;
-}
-
 Schedule Alone() { return {.blocks = Blocks(0, 1, kSequenceBlocks)}; }
 
 Schedule Crowded() {
@@ -100,7 +92,7 @@ TEST_P(RanksTest, TheirNumberDoesNotShow) {
   const ModelOptions options = Options(directory, GetParam().segments);
   const LoadedModel one =
       LoadModel(options, *kernels::CreateKernelSet({.backend = "cpu", .threads = 1})).value();
-  const DrivenSequence sequence = Sampled(one.facts.vocabulary);
+  const DrivenSequence sequence = testing::Sampled(kPromptTokens, kNewTokens, one.facts.vocabulary);
   const Trace expected = testing::Drive(one.executor.get(), sequence, Alone());
   ASSERT_EQ(expected.ids.size(), size_t{kNewTokens});
   const LogprobBlock scored = testing::Score(one.executor.get(), sequence, expected.ids, Alone());

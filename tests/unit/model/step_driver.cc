@@ -108,6 +108,14 @@ std::string DifferenceOf(const std::string& name, const std::vector<float>& actu
 
 }  // namespace
 
+DrivenSequence Sampled(int prompt_tokens, int new_tokens, int vocabulary) {
+  DrivenSequence sequence;
+  sequence.prompt = RandomIds(11, prompt_tokens, vocabulary);
+  sequence.new_tokens = new_tokens;
+  sequence.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
+  return sequence;
+}
+
 Trace Drive(StepExecutor* executor, const DrivenSequence& sequence, const Schedule& schedule) {
   static constexpr int32_t kUnknownId = -1;
   Trace trace;

@@ -21,6 +21,9 @@ struct DrivenSequence {
   std::vector<int32_t> chosen_ids = {0, 7};
 };
 
+// A random prompt that goes on at a temperature, with top-p.
+DrivenSequence Sampled(int prompt_tokens, int new_tokens, int vocabulary);
+
 // How it is run: all that must not show in the bits.
 struct Schedule {
   std::vector<int> cuts;          // Prefill steps end at these prompt positions, and at the end.

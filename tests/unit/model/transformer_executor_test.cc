@@ -44,14 +44,6 @@ ModelOptions SmallOptions() {
   return {.split_kv_size = 64, .kv_bytes = 24 << 20, .sequences_max = 40, .chunk_tokens = 320};
 }
 
-DrivenSequence Sampled(int vocabulary) {
-  DrivenSequence sequence;
-  sequence.prompt = testing::RandomIds(11, kPromptTokens, vocabulary);
-  sequence.new_tokens = kNewTokens;
-  sequence.sampling = {.sub_seed = 0x9E3779B97F4A7C15, .temperature = 0.8f, .top_p = 0.95f};
-  return sequence;
-}
-
 Schedule Alone() { return {.blocks = Blocks(0, 1, kSequenceBlocks)}; }
 
 struct NamedModel {
@@ -74,7 +66,7 @@ class InvarianceTest : public ::testing::TestWithParam<NamedModel> {
     options_ = SmallOptions();
     options_.reduction_segments = GetParam().segments;
     model_ = Load(directory_, options_);
-    sequence_ = Sampled(model_.facts.vocabulary);
+    sequence_ = testing::Sampled(kPromptTokens, kNewTokens, model_.facts.vocabulary);
     expected_ = testing::Drive(model_.executor.get(), sequence_, Alone());
   }
 
@@ -273,7 +265,7 @@ TEST_F(TransformerExecutorTest, NeverDrawsIdsBeyondTheTokenizer) {
   ModelOptions options = SmallOptions();
   options.vocabulary_sampled = 3;
   const LoadedModel model = LoadTiny({}, options);
-  DrivenSequence sequence = Sampled(320);
+  DrivenSequence sequence = testing::Sampled(kPromptTokens, kNewTokens, 320);
   sequence.sampling.temperature = 100;
   sequence.new_tokens = 40;
   const Trace trace = testing::Drive(model.executor.get(), sequence, Alone());
