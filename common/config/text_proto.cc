@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/config/variables.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 
@@ -60,7 +61,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::Status ReadTextProto(const std::string& path, google::protobuf::Message* message) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseTextProto(path, text, message);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string expanded,
+                            ExpandVariables(path, text, FromEnvironment));
+  return ParseTextProto(path, expanded, message);
 }
 
 absl::Status ParseTextProto(const std::string& name, const std::string& text,

@@ -36,8 +36,17 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Without this, channels with equal arguments share one connection behind our back.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (!options.peer_name.empty()) arguments.SetSslTargetNameOverride(options.peer_name);
   if (options.round_robin) arguments.SetLoadBalancingPolicyName("round_robin");
   return arguments;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelOptions& options) {
+  if (options.security == nullptr) return grpc::InsecureChannelCredentials();
+  auto credentials = options.security->ChannelCredentials();
+  if (options.bearer_token.empty()) return credentials;
+  return grpc::CompositeChannelCredentials(credentials,
+                                           grpc::AccessTokenCredentials(options.bearer_token));
 }
 
 }  // namespace
@@ -45,8 +54,7 @@ grpc::ChannelArguments MakeArguments(const ChannelOptions& options) {
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ChannelOptions& options) {
   HoldCallbackThreads();
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
-                                   MakeArguments(options));
+  return grpc::CreateCustomChannel(target, CredentialsOf(options), MakeArguments(options));
 }
 
 ChannelPool::ChannelPool(Options options) : options_(std::move(options)) {

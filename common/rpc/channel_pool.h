@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/rpc/security.h"
 #include "grpcpp/channel.h"
 
 namespace lockstep::rpc {
@@ -30,6 +31,12 @@ struct ChannelOptions {
   absl::Duration backoff_max = absl::Seconds(1);
   // Spread calls over all addresses of a name (a headless service) instead of using the first.
   bool round_robin = false;
+  // Null: plaintext.
+  std::shared_ptr<const Security> security;
+  // Name that the peer's certificate must have in place of the target's own.
+  std::string peer_name;
+  // Sent with every call; with `security` only.
+  std::string bearer_token;
 };
 
 // A channel to `target` ("host:port" or a gRPC name) with connections of its own. Never fails; a

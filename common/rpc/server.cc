@@ -42,6 +42,14 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
   }
 }
 
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const ServerOptions& options) {
+  if (options.security == nullptr) return grpc::InsecureServerCredentials();
+  auto credentials = options.security->ServerCredentials(options.client_certificates);
+  credentials->SetAuthMetadataProcessor(
+      std::make_shared<AccessControl>(options.access, options.tokens));
+  return credentials;
+}
+
 // gRPC takes a port above 65535 modulo 65536.
 absl::Status CheckAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -65,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   grpc::ServerBuilder builder;
   SetArguments(options, &builder);
   int port = 0;
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.address, CredentialsOf(options), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> grpc_server = builder.BuildAndStart();
   if (grpc_server == nullptr || port == 0) {

@@ -7,7 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/access.h"
+#include "common/rpc/bearer_tokens.h"
 #include "common/rpc/health_board.h"
+#include "common/rpc/security.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server.h"
 
@@ -26,6 +29,12 @@ struct ServerOptions {
   // calls get `connection_age_grace` to end. Infinite: never.
   absl::Duration connection_age_max = absl::InfiniteDuration();
   absl::Duration connection_age_grace = absl::InfiniteDuration();
+  // Null: plaintext, and everybody who can connect may call everything.
+  std::shared_ptr<const Security> security;
+  // With `security` only.
+  ClientCertificates client_certificates = ClientCertificates::kRequired;
+  std::vector<AccessRule> access;
+  std::shared_ptr<BearerTokens> tokens;
 };
 
 // One gRPC server: services, grpc.health.v1 and reflection. Handlers run on gRPC's threads.

@@ -17,7 +17,32 @@ absl::StatusOr<log::Level> ReadLevel(const std::string& name) {
       absl::StrCat("server.log_level: \"", name, "\" is none of debug, info, warning, error"));
 }
 
+// Null where plaintext was chosen.
+absl::StatusOr<std::shared_ptr<const rpc::Security>> ReadSecurity(
+    const config::v1::ServerConfig& config, absl::Duration reload) {
+  if (config.plaintext() == config.has_tls()) {
+    return absl::InvalidArgumentError("server: either tls or plaintext has to be chosen");
+  }
+  if (config.plaintext()) return nullptr;
+  const config::v1::TlsConfig& tls = config.tls();
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.tls.certificate_file", tls.certificate_file()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.tls.key_file", tls.key_file()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.tls.authorities_file", tls.authorities_file()));
+  return rpc::Security::Create({.certificate = tls.certificate_file(),
+                                .key = tls.key_file(),
+                                .authorities = tls.authorities_file(),
+                                .reload = reload});
+}
+
 }  // namespace
+
+rpc::ChannelOptions ChannelOptionsTo(const std::string& role, const ServerSettings& settings) {
+  rpc::ChannelOptions options;
+  options.message_bytes_max = settings.rpc.message_bytes_max;
+  options.security = settings.rpc.security;
+  if (options.security != nullptr) options.peer_name = role;
+  return options;
+}
 
 absl::StatusOr<int64_t> IntegerOr(const char* field, int64_t value, int64_t fallback, int64_t low,
                                   int64_t high) {
@@ -62,6 +87,9 @@ absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig
   LOCKSTEP_ASSIGN_OR_RETURN(
       settings.drain_finish,
       SecondsOr("server.drain_finish_seconds", config.drain_finish_seconds(), 30, 0.001, 3600));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.reload, SecondsOr("server.tls.reload_seconds",
+                                                       config.tls().reload_seconds(), 10, 1, 3600));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.rpc.security, ReadSecurity(config, settings.reload));
   return settings;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/log/logger.h"
+#include "common/rpc/channel_pool.h"
 #include "common/rpc/server.h"
 #include "lockstep/config/v1/config.pb.h"
 
@@ -18,9 +19,14 @@ struct ServerSettings {
   log::Level level_min = log::Level::kInfo;
   std::string cluster_id;
   absl::Duration drain_finish;
+  absl::Duration reload;  // Between looks at files that may be replaced.
 };
 
-// INVALID_ARGUMENT names the field, its value and its range.
+// A channel to another role of the cluster, whose certificate must name that role.
+rpc::ChannelOptions ChannelOptionsTo(const std::string& role, const ServerSettings& settings);
+
+// INVALID_ARGUMENT names the field, its value and its range; or a file of `tls` that is not what it
+// should be.
 absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig& config);
 
 // Reads one numeric field: 0 takes the default, a value outside [low, high] is INVALID_ARGUMENT.

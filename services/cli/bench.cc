@@ -162,7 +162,8 @@ absl::Status RunBench(const Arguments& arguments) {
         absl::StrCat("--mode: '", mode, "' is neither throughput nor latency"));
   }
 
-  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient cluster(reach);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, cluster.GetServerInfo());
   Json report = NewReport("bench", mode, arguments);
   report["model"] = info.model();

@@ -52,6 +52,7 @@ absl::Status RunCertify(const Arguments& arguments) {
   // What a worker must have and certification has no use for.
   config.mutable_server()->set_listen("127.0.0.1:0");
   config.mutable_server()->set_cluster_id("certify");
+  config.mutable_server()->set_plaintext(true);
   config.set_worker_id("certify");
   config.set_scheduler("127.0.0.1:0");
   config.set_model(model);

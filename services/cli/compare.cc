@@ -135,8 +135,11 @@ absl::Status RunCompare(const Arguments& arguments) {
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(prompts_path));
 
-  client::RolloutClient one(connect.Options());
-  client::RolloutClient other({.target = other_target, .timeout = connect.timeout});
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient one(reach);
+  client::RolloutClient::Options reach_other = reach;
+  reach_other.target = other_target;
+  client::RolloutClient other(reach_other);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse one_info, one.GetServerInfo());
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse other_info, other.GetServerInfo());
   const std::vector<std::string> prompts = absl::StrSplit(text, '\n', absl::SkipEmpty());

@@ -2,7 +2,9 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/channel_pool.h"
 #include "services/cli/flags.h"
 #include "services/client/rollout_client.h"
 
@@ -15,12 +17,17 @@ inline constexpr int kDefaultPort = 7100;
 struct ConnectFlags {
   std::string target = "127.0.0.1:7100";
   absl::Duration timeout = absl::Minutes(10);
+  // Files; without authorities the connection is plaintext.
+  std::string authorities;
+  std::string certificate;
+  std::string key;
+  std::string server_name;
+  std::string token_file;
 
-  void AddTo(Flags* flags) {
-    flags->Add("target", &target, "host:port of the gateway");
-    flags->Add("timeout", &timeout, "longest wait for one call");
-  }
-  client::RolloutClient::Options Options() const { return {.target = target, .timeout = timeout}; }
+  void AddTo(Flags* flags);
+  // INVALID_ARGUMENT names the flag or the file.
+  absl::StatusOr<rpc::ChannelOptions> Channel() const;
+  absl::StatusOr<client::RolloutClient::Options> Options() const;
 };
 
 }  // namespace lockstep::cli

@@ -45,7 +45,8 @@ absl::Status RunGenerate(const Arguments& arguments) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateRequest request, generate.Build());
 
-  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient cluster(reach);
   if (stream) return Stream(&cluster, request);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse response, cluster.Generate(request));
   PrintResponse(response);

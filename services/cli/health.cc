@@ -17,8 +17,10 @@ absl::Status RunHealth(const Arguments& arguments) {
   connect.AddTo(&flags);
   flags.Add("service", &service, "live, started or ready");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool healthy, rpc::CheckHealth(rpc::MakeChannel(connect.target),
-                                                                 service, connect.timeout));
+  LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ChannelOptions channel, connect.Channel());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const bool healthy,
+      rpc::CheckHealth(rpc::MakeChannel(connect.target, channel), service, connect.timeout));
   if (!healthy) {
     return absl::UnavailableError(absl::StrCat(connect.target, " is not ", service));
   }

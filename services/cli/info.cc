@@ -14,7 +14,8 @@ absl::StatusOr<v1::GetServerInfoResponse> Ask(const char* verb, const char* summ
   Flags flags(verb, summary);
   connect.AddTo(&flags);
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  return client::RolloutClient(connect.Options()).GetServerInfo();
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  return client::RolloutClient(reach).GetServerInfo();
 }
 
 }  // namespace

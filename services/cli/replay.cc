@@ -40,7 +40,8 @@ absl::Status RunReplay(const Arguments& arguments) {
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   LOCKSTEP_ASSIGN_OR_RETURN(const Record record, ReadRecord(path));
 
-  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient cluster(reach);
   int differing = 0;
   for (const v1::Sample& expected : record.response.samples()) {
     LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse answer,

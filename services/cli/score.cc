@@ -26,7 +26,8 @@ absl::Status RunScore(const Arguments& arguments) {
   request.mutable_ids()->Add(ids.begin(), ids.end());
   if (from.has_value()) request.set_from(*from);
   if (temperature.has_value()) request.set_temperature(*temperature);
-  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient cluster(reach);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::ScoreResponse response, cluster.Score(request));
   std::printf("raw        %s\nscaled     %s\nreceipt    %s\n",
               FloatsText(response.logprobs().raw()).c_str(),
@@ -47,7 +48,8 @@ absl::Status RunTokenize(const Arguments& arguments) {
   v1::TokenizeRequest request;
   request.set_text(text);
   request.set_add_special_tokens(special);
-  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient cluster(reach);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::TokenizeResponse response, cluster.Tokenize(request));
   std::string ids = IdsText(response.ids());
   std::replace(ids.begin(), ids.end(), ' ', ',');

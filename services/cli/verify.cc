@@ -106,7 +106,8 @@ absl::Status RunVerify(const Arguments& arguments) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mode> modes, ModesOf(mode));
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
-  client::RolloutClient cluster(connect.Options());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::RolloutClient cluster(reach);
   LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
   if (mode == "all") {
     std::erase_if(modes,

@@ -33,8 +33,7 @@ absl::StatusOr<Response> Call(v1::RolloutService::Stub* stub,
 
 RolloutClient::RolloutClient(Options options)
     : options_(std::move(options)),
-      channel_(rpc::MakeChannel(
-          options_.target, {.message_bytes_max = options_.message_bytes_max, .round_robin = true})),
+      channel_(rpc::MakeChannel(options_.target, options_.channel)),
       stub_(v1::RolloutService::NewStub(channel_)) {}
 
 absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateRequest& request) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/channel_pool.h"
 #include "grpcpp/channel.h"
 #include "lockstep/v1/rollout.grpc.pb.h"
 
@@ -25,7 +26,8 @@ class RolloutClient {
     std::string target;  // host:port of a gateway, or a gRPC name.
     // For each call, the continuation of partial samples included.
     absl::Duration timeout = absl::Minutes(10);
-    size_t message_bytes_max = size_t{1} << 30;
+    // How the gateway is reached; calls are spread over the addresses of its name.
+    rpc::ChannelOptions channel = {.message_bytes_max = size_t{1} << 30, .round_robin = true};
   };
   explicit RolloutClient(Options options);
 

@@ -18,6 +18,10 @@ absl::StatusOr<GatewayOptions> ReadGatewayOptions(const config::v1::GatewayConfi
   LOCKSTEP_RETURN_IF_ERROR(CheckRequired("scheduler", config.scheduler()));
   o.scheduler = config.scheduler();
   o.tokenizer_dir = config.tokenizer_dir();
+  o.tokens_dir = config.tokens_dir();
+  if (!o.tokens_dir.empty() && o.server.rpc.security == nullptr) {
+    return absl::InvalidArgumentError("tokens_dir: tokens are sent by TLS only; set server.tls");
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(
       o.default_deadline,
       SecondsOr("default_deadline_seconds", config.default_deadline_seconds(), 600, 0.1, 86400));

@@ -19,6 +19,35 @@ constexpr absl::Duration kSweepPause = absl::Milliseconds(50);
 constexpr absl::Duration kInfoPause = absl::Milliseconds(500);
 constexpr absl::Duration kInfoPauseUntilFirst = absl::Milliseconds(50);
 
+// Roles of clients. A trainer cannot change what concerns other trainers too.
+constexpr char kTrainer[] = "trainer";
+constexpr char kOperator[] = "operator";
+
+std::vector<rpc::AccessRule> Access() {
+  std::vector<rpc::AccessRule> rules;
+  const std::string service = "/lockstep.v1.RolloutService/";
+  for (const char* method : {"Pause", "Resume", "UpdateWeights", "SetWeightVersion", "FlushCache",
+                             "ReleaseMemory", "ResumeMemory"}) {
+    rules.push_back({service + method, {kOperator}});
+  }
+  rules.push_back({service, {kTrainer, kOperator}});
+  return rules;
+}
+
+absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options,
+                                                   const base::Clock* clock) {
+  rpc::ServerOptions server = options.server.rpc;
+  server.access = Access();
+  if (options.tokens_dir.empty()) return server;
+  LOCKSTEP_ASSIGN_OR_RETURN(server.tokens,
+                            rpc::BearerTokens::Create({.directory = options.tokens_dir,
+                                                       .roles = {kTrainer, kOperator},
+                                                       .reload = options.server.reload},
+                                                      clock));
+  server.client_certificates = rpc::ClientCertificates::kOptional;
+  return server;
+}
+
 }  // namespace
 
 class GatewayServer::Impl {
@@ -67,14 +96,16 @@ absl::Status GatewayServer::Impl::Start() {
     LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, text::Tokenizer::Load(options_.tokenizer_dir));
   }
   scheduler_ = v1::SchedulerService::NewStub(rpc::MakeChannel(
-      options_.scheduler, {.message_bytes_max = options_.server.rpc.message_bytes_max}));
+      options_.scheduler, service::ChannelOptionsTo("scheduler", options_.server)));
   table_ = std::make_unique<RequestTable>(
       RequestTable::Options{.result_ttl = options_.result_ttl,
                             .orphan_grace = options_.orphan_grace,
                             .result_bytes_max = options_.result_bytes_max,
                             .sequences_max = options_.sequences_max},
       base_->clock(), metrics_.get(), base_->logger());
-  routes_ = std::make_unique<RoutePool>(options_.routers, metrics_.get(), base_->logger());
+  routes_ = std::make_unique<RoutePool>(options_.routers,
+                                        service::ChannelOptionsTo("router", options_.server),
+                                        metrics_.get(), base_->logger());
   starter_ = std::make_unique<RequestStarter>(
       RequestStarter::Options{.default_deadline = options_.default_deadline,
                               .retry_budget = options_.retry_budget},
@@ -95,7 +126,9 @@ absl::Status GatewayServer::Impl::Start() {
                                                                     .tokenizer = tokenizer_,
                                                                     .throughput = &throughput_,
                                                                     .clock = base_->clock()});
-  LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(options_.server.rpc, {service_.get()}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ServerOptions server,
+                            ServerOptionsOf(options_, base_->clock()));
+  LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
   ticker_ = std::thread([this] { RunTicker(); });
   server_->health().SetStarted(true);
   server_->health().SetReady(true);

@@ -42,13 +42,14 @@ class RoutePool::Stream final : public rpc::ClientBidiStream<v1::RouteCommand, v
   const int link_;
 };
 
-RoutePool::RoutePool(const std::vector<std::string>& routers, GatewayMetrics* metrics,
-                     log::Logger logger)
+RoutePool::RoutePool(const std::vector<std::string>& routers, rpc::ChannelOptions channel,
+                     GatewayMetrics* metrics, log::Logger logger)
     : metrics_(metrics), logger_(std::move(logger)) {
+  channel.round_robin = true;
   for (const std::string& address : routers) {
     Link link;
     link.address = address;
-    link.channel = rpc::MakeChannel(address, {.round_robin = true});
+    link.channel = rpc::MakeChannel(address, channel);
     link.channel->GetState(/*try_to_connect=*/true);
     link.stub = v1::RouterService::NewStub(link.channel);
     links_.push_back(std::move(link));

@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/log/logger.h"
+#include "common/rpc/channel_pool.h"
 #include "common/rpc/client_stream.h"
 #include "grpcpp/channel.h"
 #include "lockstep/v1/router.grpc.pb.h"
@@ -23,7 +24,8 @@ namespace lockstep::gateway {
 // router can be reached they wait. Thread-safe.
 class RoutePool final : public SequenceRoutes {
  public:
-  RoutePool(const std::vector<std::string>& routers, GatewayMetrics* metrics, log::Logger logger);
+  RoutePool(const std::vector<std::string>& routers, rpc::ChannelOptions channel,
+            GatewayMetrics* metrics, log::Logger logger);
   ~RoutePool() override;
 
   uint64_t Open(std::vector<Item> items) override;

@@ -20,12 +20,6 @@ namespace {
 // Deadlines, pauses and reconnects are looked at this often.
 constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
 
-rpc::ChannelOptions ChannelOptionsOf(const service::ServerSettings& settings) {
-  rpc::ChannelOptions options;
-  options.message_bytes_max = settings.rpc.message_bytes_max;
-  return options;
-}
-
 class RouterService final : public v1::RouterService::CallbackService {
  public:
   explicit RouterService(GatewayStreams* streams) : streams_(streams) {}
@@ -49,7 +43,8 @@ class RouterServer::Impl {
         policy_(options.policy),
         workers_(options.server.cluster_id, WorkerChannelOptionsOf(options.server)),
         scheduler_({.cluster_id = options.server.cluster_id, .router_id = options.router_id},
-                   rpc::MakeChannel(options.scheduler, ChannelOptionsOf(options.server)),
+                   rpc::MakeChannel(options.scheduler,
+                                    service::ChannelOptionsTo("scheduler", options.server)),
                    base_->clock(), base_->logger()),
         driver_(options.core,
                 {.policy = &policy_,
@@ -79,7 +74,9 @@ class RouterServer::Impl {
   }
 
   absl::Status Start() {
-    LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(base_->settings().rpc, {&service_}));
+    rpc::ServerOptions server = base_->settings().rpc;
+    server.access = {{"/lockstep.v1.RouterService/", {"gateway"}}};
+    LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {&service_}));
     ticker_ = std::thread([this] { RunTicker(); });
     server_->health().SetStarted(true);
     server_->health().SetReady(true);
@@ -98,7 +95,7 @@ class RouterServer::Impl {
  private:
   // Channels to workers are made by Send, which has the lease by then.
   rpc::ChannelOptions WorkerChannelOptionsOf(const service::ServerSettings& settings) {
-    rpc::ChannelOptions options = ChannelOptionsOf(settings);
+    rpc::ChannelOptions options = service::ChannelOptionsTo("worker", settings);
     options.keepalive_now = [this]() -> rpc::Keepalive {
       const WorkerPatience patience = PatienceFor(worker_lease_);
       return {.time = patience.silence, .timeout = patience.answer};

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -22,6 +24,13 @@ namespace lockstep::scheduler {
 namespace {
 
 constexpr absl::Duration kTickPeriodMax = absl::Milliseconds(50);
+
+std::vector<rpc::AccessRule> Access() {
+  const std::string service = "/lockstep.v1.SchedulerService/";
+  return {{service + "Register", {"worker"}}, {service + "Heartbeat", {"worker"}},
+          {service + "Leave", {"worker"}},    {service + "WatchWorkers", {"router"}},
+          {service + "Admit", {"router"}},    {service, {"gateway"}}};
+}
 
 }  // namespace
 
@@ -43,19 +52,20 @@ class SchedulerServer::Impl {
                               SchedulerCore::Create(options_.core, base_->clock(), store_.get()));
     const CoreState state = core->state();
     const std::string& cluster_id = options_.server.cluster_id;
-    host_ = std::make_shared<CoreHost>(CoreHost::Deps{
-        .cluster_id = cluster_id,
-        .core = std::move(core),
-        .control = std::make_unique<GrpcWorkerControl>(
-            cluster_id,
-            rpc::ChannelOptions{.message_bytes_max = options_.server.rpc.message_bytes_max}),
-        .control_timeout = options_.core.control_timeout,
-        .metrics = &*metrics_,
-        .clock = base_->clock(),
-        .logger = base_->logger()});
+    host_ = std::make_shared<CoreHost>(
+        CoreHost::Deps{.cluster_id = cluster_id,
+                       .core = std::move(core),
+                       .control = std::make_unique<GrpcWorkerControl>(
+                           cluster_id, service::ChannelOptionsTo("worker", options_.server)),
+                       .control_timeout = options_.core.control_timeout,
+                       .metrics = &*metrics_,
+                       .clock = base_->clock(),
+                       .logger = base_->logger()});
     service_ = std::make_unique<SchedulerService>(
         SchedulerService::Options{.cluster_id = cluster_id, .lease = options_.core.lease}, host_);
-    LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(options_.server.rpc, {service_.get()}));
+    rpc::ServerOptions server = options_.server.rpc;
+    server.access = Access();
+    LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
     ticker_ = std::thread([this] { RunTicker(); });
     server_->health().SetStarted(true);
     server_->health().SetReady(true);

@@ -180,13 +180,15 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
                                              control_.get());
   rpc::ServerOptions server = options_.server.rpc;
   server.ping_interval_min = kPingIntervalMin;
+  server.access = {{"/lockstep.v1.WorkerService/Run", {"router"}},
+                   {"/lockstep.v1.WorkerService/Control", {"scheduler"}}};
   LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
   server_->health().SetStarted(true);
   link_ = std::make_unique<SchedulerLink>(
       Registration(),
       SchedulerLink::Deps{
           .stub = v1::SchedulerService::NewStub(rpc::MakeChannel(
-              options_.scheduler, {.message_bytes_max = options_.server.rpc.message_bytes_max})),
+              options_.scheduler, service::ChannelOptionsTo("scheduler", options_.server))),
           .fence = fence_.get(),
           .report = &report_,
           .engine = engine_.get(),

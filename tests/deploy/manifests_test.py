@@ -66,7 +66,8 @@ def read_by_binary(role, text):
         file.write(f"{text}\n{LAST_SETTING[role]}\n")
         file.flush()
         done = subprocess.run([LOCKSTEP, role, f"--config={file.name}"], capture_output=True,
-                              text=True, timeout=60, check=False)
+                              text=True, timeout=60, check=False,
+                              env={"POD_NAME": f"{role}-0", "POD_IP": "192.0.2.1"})
         return done.returncode, done.stderr.replace(file.name, "FILE")
 
 

@@ -55,18 +55,38 @@ ClusterHarness::~ClusterHarness() {
   std::filesystem::remove_all(directory_);
 }
 
-config::v1::ServerConfig ClusterHarness::Server(int port, int metrics_port) const {
+config::v1::ServerConfig ClusterHarness::Server(const std::string& role, int port,
+                                                int metrics_port) const {
   config::v1::ServerConfig server;
   server.set_listen(Address(port));
   server.set_metrics_listen(Address(metrics_port));
   server.set_cluster_id("test");
   server.set_log_level("error");
+  if (options_.tls_directory.empty()) {
+    server.set_plaintext(true);
+    return server;
+  }
+  config::v1::TlsConfig* tls = server.mutable_tls();
+  tls->set_certificate_file(absl::StrCat(options_.tls_directory, "/", role, ".pem"));
+  tls->set_key_file(absl::StrCat(options_.tls_directory, "/", role, ".key"));
+  tls->set_authorities_file(options_.tls_directory + "/authorities.pem");
+  tls->set_reload_seconds(1);
   return server;
+}
+
+absl::StatusOr<rpc::ChannelOptions> ClusterHarness::TrainerChannel() const {
+  if (options_.tls_directory.empty()) return rpc::ChannelOptions();
+  const std::string path = options_.tls_directory + "/";
+  LOCKSTEP_ASSIGN_OR_RETURN(auto security,
+                            rpc::Security::Create({.certificate = path + "trainer.pem",
+                                                   .key = path + "trainer.key",
+                                                   .authorities = path + "authorities.pem"}));
+  return rpc::ChannelOptions{.security = std::move(security), .peer_name = "gateway"};
 }
 
 absl::Status ClusterHarness::StartScheduler() {
   config::v1::SchedulerConfig config;
-  *config.mutable_server() = Server(scheduler_port_, scheduler_metrics_);
+  *config.mutable_server() = Server("scheduler", scheduler_port_, scheduler_metrics_);
   config.set_lease_seconds(options_.lease_seconds);
   config.set_mode(options_.mode);
   config.set_state_file(directory_ + "/scheduler-state");
@@ -78,7 +98,7 @@ absl::Status ClusterHarness::StartScheduler() {
 
 absl::Status ClusterHarness::StartRouter() {
   config::v1::RouterConfig config;
-  *config.mutable_server() = Server(router_port_, router_metrics_);
+  *config.mutable_server() = Server("router", router_port_, router_metrics_);
   config.set_scheduler(Address(scheduler_port_));
   config.set_router_id("router-0");
   LOCKSTEP_ASSIGN_OR_RETURN(router_, router::RouterServer::Start(config));
@@ -87,7 +107,7 @@ absl::Status ClusterHarness::StartRouter() {
 
 absl::Status ClusterHarness::StartWorker(int index) {
   config::v1::WorkerConfig config;
-  *config.mutable_server() = Server(worker_ports_[index], worker_metrics_[index]);
+  *config.mutable_server() = Server("worker", worker_ports_[index], worker_metrics_[index]);
   config.set_worker_id(absl::StrCat("worker-", index));
   config.set_scheduler(Address(scheduler_port_));
   config.set_model(options_.model);
@@ -114,17 +134,19 @@ absl::Status ClusterHarness::Start() {
   LOCKSTEP_RETURN_IF_ERROR(StartRouter());
   for (int i = 0; i < options_.workers; ++i) LOCKSTEP_RETURN_IF_ERROR(StartWorker(i));
   config::v1::GatewayConfig config;
-  *config.mutable_server() = Server(gateway_port_, gateway_metrics_);
+  *config.mutable_server() = Server("gateway", gateway_port_, gateway_metrics_);
   config.add_routers(Address(router_port_));
   config.set_scheduler(Address(scheduler_port_));
   if (worker::NamesDirectory(options_.model)) config.set_tokenizer_dir(options_.model);
+  config.set_tokens_dir(options_.tokens_directory);
   config.set_sequences_max(options_.gateway_sequences_max);
   config.set_stream_slots_total(options_.stream_slots_total);
   config.set_orphan_grace_seconds(options_.orphan_grace_seconds);
   config.set_stream_idle_timeout_seconds(options_.stream_idle_timeout_seconds);
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, gateway::ReadGatewayOptions(config));
   LOCKSTEP_ASSIGN_OR_RETURN(gateway_, gateway::GatewayServer::Start(std::move(read)));
-  stub_ = v1::RolloutService::NewStub(rpc::MakeChannel(Address(gateway_port_)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ChannelOptions channel, TrainerChannel());
+  stub_ = v1::RolloutService::NewStub(rpc::MakeChannel(Address(gateway_port_), channel));
   if (!WaitForWorkers(options_.workers)) {
     return absl::DeadlineExceededError("the workers did not join in time");
   }
@@ -132,6 +154,9 @@ absl::Status ClusterHarness::Start() {
 }
 
 std::string ClusterHarness::gateway_address() const { return Address(gateway_port_); }
+std::string ClusterHarness::worker_address(int index) const {
+  return Address(worker_ports_[index]);
+}
 
 bool ClusterHarness::WaitForWorkers(int count) {
   return WaitUntil([&] {

@@ -6,7 +6,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/channel_pool.h"
 #include "lockstep/config/v1/config.pb.h"
 #include "lockstep/v1/rollout.grpc.pb.h"
 #include "services/gateway/gateway_server.h"
@@ -40,6 +42,10 @@ class ClusterHarness {
     double stream_idle_timeout_seconds = 60;
     worker::WorkerHooks worker_hooks;  // Of every worker, or of hooked_worker alone.
     int hooked_worker = -1;
+    // With authorities.pem and ROLE.pem, ROLE.key of all four roles and of "trainer", which stub()
+    // is. Empty: plaintext.
+    std::string tls_directory;
+    std::string tokens_directory;  // Of the gateway.
   };
   explicit ClusterHarness(Options options);
   ~ClusterHarness();
@@ -60,6 +66,7 @@ class ClusterHarness {
 
   v1::RolloutService::StubInterface* stub() { return stub_.get(); }
   std::string gateway_address() const;
+  std::string worker_address(int index) const;
   // The value of a metric of a worker, summed over its label values; 0 when it is not there.
   double WorkerMetric(int index, const std::string& name) const;
   double RouterMetric(const std::string& name) const;
@@ -71,7 +78,8 @@ class ClusterHarness {
   bool WaitForWorkers(int count);
 
  private:
-  config::v1::ServerConfig Server(int port, int metrics_port) const;
+  config::v1::ServerConfig Server(const std::string& role, int port, int metrics_port) const;
+  absl::StatusOr<rpc::ChannelOptions> TrainerChannel() const;
 
   const Options options_;
   std::string directory_;

@@ -36,6 +36,8 @@ void Finish(const ClusterOptions& options, Config config, Member* member) {
   server->set_listen(member->address());
   server->set_metrics_listen(member->metrics_address());
   server->set_cluster_id("local");
+  // All of it is on the loopback.
+  server->set_plaintext(true);
   server->set_log_level(options.log_level);
   member->config = Print(config);
 }

@@ -16,7 +16,7 @@ using EchoAsync = test::EchoService::StubInterface::async_interface;
 
 // A real server and a real client over loopback. At the end of each test no handler and no stream
 // may be left.
-class EchoFixture : public testing::Test {
+class EchoFixture : public ::testing::Test {
  protected:
   EchoFixture() {
     absl::StatusOr<std::unique_ptr<Server>> server =

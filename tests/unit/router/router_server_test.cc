@@ -23,6 +23,7 @@ std::unique_ptr<RouterServer> StartRouter(int scheduler_port) {
   config::v1::RouterConfig config;
   config.mutable_server()->set_listen("127.0.0.1:0");
   config.mutable_server()->set_cluster_id("test");
+  config.mutable_server()->set_plaintext(true);
   config.mutable_server()->set_log_level("error");
   config.set_scheduler(absl::StrCat("127.0.0.1:", scheduler_port));
   config.set_router_id("router-1");
@@ -153,6 +154,7 @@ TEST(RouterServerTest, BadConfigurationNamesTheField) {
   config::v1::RouterConfig config;
   config.mutable_server()->set_listen("127.0.0.1:0");
   config.mutable_server()->set_cluster_id("test");
+  config.mutable_server()->set_plaintext(true);
   config.set_scheduler("127.0.0.1:1");
   EXPECT_NE(RouterServer::Start(config).status().message().find("router_id"), std::string::npos);
   config.set_router_id("r");
@@ -160,6 +162,29 @@ TEST(RouterServerTest, BadConfigurationNamesTheField) {
   const absl::Status status = RouterServer::Start(config).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("candidates_max"), std::string::npos);
+}
+
+TEST(RouterServerTest, HowConnectionsAreProtectedHasToBeChosen) {
+  config::v1::RouterConfig config;
+  config.mutable_server()->set_listen("127.0.0.1:0");
+  config.mutable_server()->set_cluster_id("test");
+  config.set_scheduler("127.0.0.1:1");
+  config.set_router_id("r");
+  const auto error = [&config] {
+    return std::string(RouterServer::Start(config).status().message());
+  };
+  EXPECT_EQ(error(), "server: either tls or plaintext has to be chosen");
+  config::v1::TlsConfig* tls = config.mutable_server()->mutable_tls();
+  EXPECT_EQ(error(), "server.tls.certificate_file: required, but not set");
+  tls->set_certificate_file("/nonexistent/router.pem");
+  tls->set_key_file("/nonexistent/router.key");
+  tls->set_authorities_file("/nonexistent/authorities.pem");
+  EXPECT_EQ(error(), "/nonexistent/authorities.pem: cannot be opened");
+  tls->set_reload_seconds(0.5);
+  EXPECT_EQ(error(), "server.tls.reload_seconds: 0.5 is outside [1, 3600] seconds");
+  config.mutable_server()->set_plaintext(true);
+  tls->clear_reload_seconds();
+  EXPECT_EQ(error(), "server: either tls or plaintext has to be chosen");
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ class SchedulerServerTest : public testing::Test {
     config::v1::SchedulerConfig config;
     config.mutable_server()->set_listen("127.0.0.1:0");
     config.mutable_server()->set_cluster_id("c");
+    config.mutable_server()->set_plaintext(true);
     config.mutable_server()->set_log_level("error");
     config.set_state_file(folder_ + "/state");
     config.set_lease_seconds(0.5);
@@ -337,6 +338,7 @@ TEST(SchedulerOptionsTest, RangesAreCheckedByName) {
   config::v1::SchedulerConfig config;
   config.mutable_server()->set_listen("127.0.0.1:0");
   config.mutable_server()->set_cluster_id("c");
+  config.mutable_server()->set_plaintext(true);
   EXPECT_THAT(std::string(ReadSchedulerOptions(config).status().message()),
               HasSubstr("state_file"));
   config.set_state_file("/nowhere");

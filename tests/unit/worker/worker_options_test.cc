@@ -14,6 +14,7 @@ config::v1::WorkerConfig Config(const std::string& backend) {
   config::v1::WorkerConfig config;
   config.mutable_server()->set_listen("127.0.0.1:0");
   config.mutable_server()->set_cluster_id("test");
+  config.mutable_server()->set_plaintext(true);
   config.set_worker_id("worker");
   config.set_scheduler("127.0.0.1:1");
   config.set_model("null:");
