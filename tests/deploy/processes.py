@@ -95,13 +95,15 @@ class LocalCluster(Process):
 
 
 class Prometheus(Process):
-    """A real Prometheus, scraping host:port targets five times a second."""
+    """A real Prometheus, scraping host:port targets and applying rules five times a second."""
 
-    def __init__(self, targets):
+    def __init__(self, targets, rule_files=()):
         super().__init__(["prometheus", "--config.file={folder}/prometheus.yml",
                           "--storage.tsdb.path={folder}/data",
                           "--web.listen-address=127.0.0.1:0"])
-        config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
+        config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms",
+                             "evaluation_interval": "200ms"},
+                  "rule_files": [str(path) for path in rule_files],
                   "scrape_configs": [{"job_name": "lockstep",
                                       "static_configs": [{"targets": targets}]}]}
         # JSON is YAML.

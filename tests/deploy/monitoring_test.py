@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Rules, alerts and the dashboard: promtool's opinion, each alert provoked and ended, and every
+expression answered by a real Prometheus over a real cluster.
+
+Usage: tests/deploy/monitoring_test.py PATH_OF_LOCKSTEP [unittest arguments]
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import yaml
+
+from processes import LocalCluster, Prometheus
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MONITORING = ROOT / "deploy" / "monitoring"
+sys.path += [str(ROOT / "docs"), str(MONITORING)]
+import generate_dashboard  # noqa: E402
+import generate_metrics  # noqa: E402
+
+LOCKSTEP = sys.argv.pop(1)
+RULES = [MONITORING / "recording.yaml", MONITORING / "alerts.yaml"]
+
+# What provokes each alert: {series: values, one each 15 s}, quiet at first, provoked at 24 minutes,
+# quiet again at 44; the labels that the alert then has, and its summary.
+NS = 'namespace="n"'
+GW = f'{NS}, job="lockstep", instance="g"'
+WK = f'{NS}, job="lockstep", instance="w"'
+JUMP, HIGH, LOW = "0x80 1x100", "0x20 1x80 0x80", "1x20 0x80 1x80"
+PROVOKED = {
+    "LockstepBitMismatch": (
+        {f"lockstep_gateway_bit_mismatches_total{{{GW}}}": JUMP,
+         f"lockstep_router_bit_mismatches_total{{{NS}}}": "0x180"},
+        {"namespace": "n"}, "Two attempts at one position had different bits"),
+    "LockstepAuditMismatch": (
+        {f"lockstep_worker_audit_mismatches_total{{{WK}}}": JUMP},
+        {"namespace": "n", "instance": "w"},
+        "Worker w computed other bits than the reference kernel"),
+    "LockstepPlanViolation": (
+        {f"lockstep_scheduler_plan_violations_total{{{NS}}}": JUMP},
+        {"namespace": "n"}, "A worker cut prefill outside its plan"),
+    "LockstepProcessDown": (
+        {f"up{{{WK}}}": LOW},
+        {"namespace": "n", "instance": "w", "job": "lockstep"}, "w does not answer Prometheus"),
+    "LockstepNoWorkers": (
+        {f"lockstep_scheduler_workers{{{NS}}}": LOW},
+        {"namespace": "n"}, "No worker has a lease, so nothing is served"),
+    "LockstepSchedulerUnreached": (
+        {f"lockstep_router_scheduler_connected{{{NS}}}": LOW},
+        {"namespace": "n"}, "No router reaches the scheduler, so nothing new is admitted"),
+    "LockstepRoutersUnreached": (
+        {f"lockstep_gateway_routers_connected{{{GW}}}": LOW},
+        {"namespace": "n", "instance": "g", "job": "lockstep"}, "Gateway g reaches no router"),
+    "LockstepLeasesExpire": (
+        {f'lockstep_scheduler_leases_ended_total{{{NS}, reason="expired"}}': JUMP,
+         f'lockstep_scheduler_leases_ended_total{{{NS}, reason="left"}}': "0+1x180"},
+        {"namespace": "n"}, "A worker was lost without a farewell"),
+    "LockstepRegistrationRefused": (
+        {f"lockstep_scheduler_registrations_refused_total{{{NS}}}": "0x20 0+1x80 80x80"},
+        {"namespace": "n"}, "A worker asks to join again and again, and is refused"),
+    "LockstepWorkerStuck": (
+        {f"lockstep_worker_sequences_running{{{WK}}}": "3x180",
+         f"lockstep_worker_steps_total{{{WK}}}": "0+9x20 180x80 180+9x80"},
+        {"namespace": "n", "instance": "w", "job": "lockstep"},
+        "Worker w holds sequences and runs no step"),
+    "LockstepErrors": (
+        {f'lockstep_gateway_requests_total{{{GW}, code="ok"}}': "0+9x180",
+         f'lockstep_gateway_requests_total{{{GW}, code="invalid_argument"}}': "0+9x180",
+         f'lockstep_gateway_requests_total{{{GW}, code="internal"}}': "0x20 0+2x80 160x80"},
+        {"namespace": "n"}, "10% of requests fail by the cluster's own fault"),
+    "LockstepQuarantined": (
+        {f"lockstep_router_quarantined_total{{{NS}}}": JUMP},
+        {"namespace": "n"}, "A sequence ended several workers and was given up"),
+    "LockstepAdmissionStuck": (
+        {f"lockstep_scheduler_queued_sequences{{{NS}}}": "5x180",
+         f"lockstep_scheduler_admissions_total{{{NS}}}": "0+9x20 180x80 180+9x80",
+         f"lockstep_scheduler_paused{{{NS}}}": "0x180"},
+        {"namespace": "n"}, "Sequences wait and none is admitted"),
+    "LockstepPaused": (
+        {f"lockstep_scheduler_paused{{{NS}}}": HIGH},
+        {"namespace": "n"}, "Somebody paused admission a quarter of an hour ago"),
+    "LockstepQueueLong": (
+        {f"lockstep_scheduler_queued_sequences{{{NS}}}": "9x20 4000x80 9x80",
+         f"lockstep_scheduler_workers{{{NS}}}": "2x180"},
+        {"namespace": "n"}, "2k sequences wait for each worker"),
+    "LockstepPreemptionsOften": (
+        {f"lockstep_worker_preemptions_total{{{WK}}}": "0x20 0+4x80 320x80",
+         f"lockstep_worker_sequences_ended_total{{{WK}}}": "0+16x180"},
+        {"namespace": "n"}, "25% of sequences lose their KV and run again"),
+}
+
+
+def rules(path):
+    return [rule for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+            for rule in group["rules"]]
+
+
+def alerts():
+    return {rule["alert"]: rule for rule in rules(MONITORING / "alerts.yaml")}
+
+
+def test_of(name, rule):
+    """What promtool should see of one alert: quiet, firing, quiet."""
+    series, labels, summary = PROVOKED[name]
+    fires = {"exp_labels": {**labels, **rule["labels"]},
+             "exp_annotations": {**rule["annotations"], "summary": summary}}
+    return {"interval": "15s", "name": name,
+            "input_series": [{"series": key, "values": text} for key, text in series.items()],
+            "alert_rule_test": [
+                {"eval_time": at, "alertname": name, "exp_alerts": expected}
+                for at, expected in (("4m", []), ("24m", [fires]), ("44m", []))]}
+
+
+def promtool(*arguments):
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True,
+                          check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def run_tests(tests, rule_files):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump({"rule_files": [str(path) for path in rule_files],
+                   "evaluation_interval": "15s", "tests": tests}, file)
+        file.flush()
+        return promtool("test", "rules", file.name)
+
+
+def expressions():
+    """{where it stands: expression} of all rules and panels."""
+    found = {rule.get("alert") or rule["record"]: rule["expr"] for path in RULES
+             for rule in rules(path)}
+    for panel in generate_dashboard.dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            found[f"{panel['title']}/{target['refId']}"] = target["expr"]
+    return found
+
+
+@unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+class RulesTest(unittest.TestCase):
+    def test_promtool_reads_the_rules_and_finds_a_planted_fault(self):
+        code, said = promtool("check", "rules", *RULES)
+        self.assertEqual(code, 0, said)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(RULES[1].read_text(encoding="utf-8").replace("increase(", "increased(", 1))
+            file.flush()
+            self.assertNotEqual(promtool("check", "rules", file.name)[0], 0)
+
+    def test_each_alert_fires_when_provoked_and_ends(self):
+        self.assertEqual(set(alerts()), set(PROVOKED))
+        code, said = run_tests([test_of(name, rule) for name, rule in alerts().items()], RULES)
+        self.assertEqual(code, 0, said)
+
+    def test_an_alert_that_never_fires_would_be_found(self):
+        for name, rule in alerts().items():
+            with self.subTest(name), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+                deaf = dict(rule, expr=f"({rule['expr']}) and vector(1) > 2")
+                json.dump({"groups": [{"name": "deaf", "rules": [deaf]}]}, file)
+                file.flush()
+                code, said = run_tests([test_of(name, rule)], [RULES[0], file.name])
+                self.assertNotEqual(code, 0, said)
+
+    def test_each_alert_has_its_paragraph_among_the_runbooks(self):
+        page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+        self.assertEqual(re.findall(r"^## (Lockstep\w+)$", page, re.M), list(alerts()))
+        for name, rule in alerts().items():
+            self.assertEqual(rule["annotations"]["runbook_url"], f"docs/alerts.md#{name.lower()}")
+
+    def test_expressions_use_metrics_that_exist(self):
+        known = {metric.name for metric in generate_metrics.find_metrics(ROOT)}
+        known |= {rule["record"] for rule in rules(RULES[0])}
+        for where, expression in expressions().items():
+            for name in re.findall(r"\block\w*step[:_][\w:]+", expression):
+                with self.subTest(where):
+                    self.assertIn(re.sub(r"_(bucket|sum|count)$", "", name), known)
+
+
+@unittest.skipUnless(shutil.which("prometheus"), "prometheus is not installed")
+class DashboardTest(unittest.TestCase):
+    def test_the_file_is_what_the_script_writes(self):
+        self.assertEqual(json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8")),
+                         generate_dashboard.dashboard())
+
+    def test_every_expression_is_answered_over_a_real_cluster(self):
+        with LocalCluster(LOCKSTEP) as cluster:
+            targets = sorted(cluster.metrics.values())
+            with Prometheus(targets, rule_files=RULES) as prometheus:
+                def answer():
+                    with cluster.generate("--prompt_ids=1,2,3", "--max_new_tokens=8",
+                                          "--n=4") as client:
+                        self.assertEqual(client.wait(), 0, client.stdout.read())
+
+                def recorded():
+                    """The rules have been evaluated over work that ended."""
+                    answer()
+                    return prometheus.query("lockstep:prefix_hit_tokens:ratio5m >= 0")
+
+                prometheus.wait_until(recorded)
+                silent = []
+                for where, expression in expressions().items():
+                    asked = expression.replace("$__rate_interval", "30s")
+                    values = prometheus.query(asked.replace("$namespace", ".*"))
+                    if where not in alerts() and not values:
+                        silent.append(where)
+                self.assertEqual(silent, [])
+                firing = prometheus.query('ALERTS{alertstate="firing"}')
+                self.assertEqual(firing, {})
+
+
+if __name__ == "__main__":
+    unittest.main()
