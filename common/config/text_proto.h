@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,18 @@ absl::StatusOr<T> LoadTextProto(const std::string& path) {
   T message;
   if (absl::Status status = ReadTextProto(path, &message); !status.ok()) return status;
   return message;
+}
+
+// Several files, each adding to those before it: what is set in two is taken from the later one.
+template <typename T>
+absl::StatusOr<T> LoadTextProtos(const std::vector<std::string>& paths) {
+  T whole;
+  for (const std::string& path : paths) {
+    absl::StatusOr<T> part = LoadTextProto<T>(path);
+    if (!part.ok()) return part.status();
+    whole.MergeFrom(*part);
+  }
+  return whole;
 }
 
 }  // namespace lockstep::config

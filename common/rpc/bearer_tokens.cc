@@ -43,6 +43,9 @@ absl::StatusOr<BearerTokens::RoleByToken> BearerTokens::Read() const {
         return absl::InvalidArgumentError(absl::StrCat(
             path, ": a token of ", token.size(), " characters, fewer than ", kTokenCharactersMin));
       }
+      if (token.find_first_of(" \t") != absl::string_view::npos) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": a token with a space in it"));
+      }
       const auto [entry, added] = roles.emplace(std::string(token), role);
       if (!added && entry->second != role) {
         return absl::InvalidArgumentError(

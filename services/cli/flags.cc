@@ -58,6 +58,11 @@ void Flags::Require(const char* name, std::string* value, const char* help) {
   flags_.back().required = true;
 }
 
+void Flags::Require(const char* name, std::vector<std::string>* value, const char* help) {
+  Add(name, value, help);
+  flags_.back().required = true;
+}
+
 void Flags::Add(const char* name, int64_t* value, const char* help) {
   Flag& flag = New(name, help);
   flag.default_text = absl::StrCat(*value);

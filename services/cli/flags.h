@@ -41,6 +41,7 @@ class Flags {
   void Add(const char* name, std::vector<std::string>* value, const char* help);
   // As above, but Parse() fails when the flag is not given.
   void Require(const char* name, std::string* value, const char* help);
+  void Require(const char* name, std::vector<std::string>* value, const char* help);
 
   // INVALID_ARGUMENT names the flag. With --help: CANCELLED, whose message is the help text.
   absl::Status Parse(const Arguments& arguments);

@@ -1,30 +1,86 @@
+#include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/config/text_proto.h"
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/health_client.h"
+#include "common/service/server_settings.h"
+#include "lockstep/config/v1/config.pb.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/verbs.h"
 
 namespace lockstep::cli {
+namespace {
+
+// Whom to ask, and how.
+struct Subject {
+  std::string target;
+  rpc::ChannelOptions channel;
+};
+
+template <typename Config>
+absl::StatusOr<config::v1::ServerConfig> ServerOf(const std::vector<std::string>& paths) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Config config, config::LoadTextProtos<Config>(paths));
+  return config.server();
+}
+
+absl::StatusOr<config::v1::ServerConfig> ServerOf(const std::string& role,
+                                                  const std::vector<std::string>& paths) {
+  if (role == "gateway") return ServerOf<config::v1::GatewayConfig>(paths);
+  if (role == "router") return ServerOf<config::v1::RouterConfig>(paths);
+  if (role == "scheduler") return ServerOf<config::v1::SchedulerConfig>(paths);
+  if (role == "worker") return ServerOf<config::v1::WorkerConfig>(paths);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--role: \"", role, "\" is none of gateway, router, scheduler, worker"));
+}
+
+// The process of this machine that has this configuration, asked with its own certificate.
+absl::StatusOr<Subject> SubjectOf(const std::string& role, const std::vector<std::string>& paths) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, ServerOf(role, paths));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto settings, service::ReadServerSettings(server));
+  const std::string& listen = settings.rpc.address;
+  return Subject{
+      absl::StrCat("127.0.0.1", listen.substr(std::min(listen.rfind(':'), listen.size()))),
+      service::ChannelOptionsTo(role, settings)};
+}
+
+}  // namespace
 
 absl::Status RunHealth(const Arguments& arguments) {
   ConnectFlags connect;
   connect.timeout = absl::Seconds(5);
   std::string service = "ready";
-  Flags flags("health", "Exit code 0 when the process behind --target says that it is healthy.");
+  std::string role;
+  std::vector<std::string> paths;
+  Flags flags(
+      "health",
+      "Exit code 0 when the process behind --target says that it is healthy; or the one on\n"
+      "this machine with this --role and --config, which say all about the connection.");
   connect.AddTo(&flags);
   flags.Add("service", &service, "live, started or ready");
+  flags.Add("role", &role, "gateway, router, scheduler or worker");
+  flags.Add("config", &paths, "as given to the process");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ChannelOptions channel, connect.Channel());
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const bool healthy,
-      rpc::CheckHealth(rpc::MakeChannel(connect.target, channel), service, connect.timeout));
-  if (!healthy) {
-    return absl::UnavailableError(absl::StrCat(connect.target, " is not ", service));
+  if (role.empty() != paths.empty()) {
+    return absl::InvalidArgumentError("--role and --config go together");
   }
-  std::printf("%s is %s\n", connect.target.c_str(), service.c_str());
+  Subject subject = {.target = connect.target};
+  if (role.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(subject.channel, connect.Channel());
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(subject, SubjectOf(role, paths));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool healthy,
+                            rpc::CheckHealth(rpc::MakeChannel(subject.target, subject.channel),
+                                             service, connect.timeout));
+  if (!healthy) {
+    return absl::UnavailableError(absl::StrCat(subject.target, " is not ", service));
+  }
+  std::printf("%s is %s\n", subject.target.c_str(), service.c_str());
   return absl::OkStatus();
 }
 

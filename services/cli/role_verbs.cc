@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
@@ -38,12 +39,13 @@ void LimitHeaps() {
 // What every role begins with.
 template <typename Config>
 absl::StatusOr<Config> BeginRole(const char* role, const Arguments& arguments) {
-  std::string path;
+  std::vector<std::string> paths;
   LimitHeaps();
   Flags flags(role, "Serves until SIGTERM or SIGINT, then drains and exits.");
-  flags.Require("config", &path, "text proto with this role's configuration");
+  flags.Require("config", &paths,
+                "text proto with this role's configuration; more files add to it");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  return config::LoadTextProto<Config>(path);
+  return config::LoadTextProtos<Config>(paths);
 }
 
 absl::Time DrainDeadline(absl::Duration drain_finish) {

@@ -83,13 +83,21 @@ class Workload:
     def ports(self):
         return {one["name"]: one["containerPort"] for one in self.main["ports"]}
 
+    def config_files(self):
+        """{path: text, or None where no config map has it} of the text protos that the process
+        reads, in their order, before variables are replaced."""
+        mounts = {one["mountPath"]: one["name"] for one in self.main.get("volumeMounts", [])}
+        found = {}
+        for path in [word.removeprefix("--config=") for word in self.main["args"]]:
+            folder, _, name = path.rpartition("/")
+            volume = self.volumes().get(mounts.get(folder), {})
+            data = self.cluster.find("ConfigMap", volume.get("configMap", {}).get("name"))
+            found[path] = None if data is None else data["data"].get(name)
+        return found
+
     def config_text(self):
-        """The text proto that the process reads, before variables are replaced."""
-        for volume in self.volumes().values():
-            if "configMap" in volume:
-                data = self.cluster.find("ConfigMap", volume["configMap"]["name"])
-                return "" if data is None else data["data"].get(f"{self.name}.textproto", "")
-        return ""
+        """All of them, one after the other."""
+        return "\n".join(text or "" for text in self.config_files().values())
 
     def config(self):
         """{field: [values]} of the text proto. Names of fields are unique over its messages."""

@@ -14,6 +14,7 @@ import unittest
 
 import manifests
 import policies
+import secrets_of_roles as secrets
 from manifests import KUBERNETES, OVERLAYS, ROOT, Cluster, parse, render
 
 LOCKSTEP = sys.argv.pop(1)
@@ -38,10 +39,11 @@ PLANTED = (
     (policies.scheduling, "tolerationSeconds: 10", "tolerationSeconds: 300"),
     (policies.scheduling, "type: Recreate", "type: RollingUpdate"),
     (policies.volumes, "claimName: scheduler-state", "claimName: scheduler-stat"),
-    (policies.volumes, "- mountPath: /run/lockstep\n          name: run",
-     "- mountPath: /run/lockstep\n          name: runn"),
+    (policies.volumes, "- mountPath: /etc/lockstep\n          name: config",
+     "- mountPath: /etc/lockstep\n          name: confg"),
     (policies.variables, "- name: POD_IP", "- name: POD_IPP"),
     (policies.paths, "/var/lib/lockstep/scheduler.state", "/var/lib/lockstp/scheduler.state"),
+    (policies.trust, "plaintext: true", "plaintext: false"),
     (policies.services, "targetPort: grpc", "targetPort: grcp"),
     (policies.services, "serviceName: worker", "serviceName: workers"),
     (policies.listening, "0.0.0.0:7101", "0.0.0.0:7102"),
@@ -60,15 +62,18 @@ def schema_findings(objects):
     return done.stdout.splitlines()
 
 
-def read_by_binary(role, text):
+def read_by_binary(role, texts):
     """What the role says of its configuration with one setting that is wrong."""
-    with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
-        file.write(f"{text}\n{LAST_SETTING[role]}\n")
-        file.flush()
-        done = subprocess.run([LOCKSTEP, role, f"--config={file.name}"], capture_output=True,
-                              text=True, timeout=60, check=False,
-                              env={"POD_NAME": f"{role}-0", "POD_IP": "192.0.2.1"})
-        return done.returncode, done.stderr.replace(file.name, "FILE")
+    with tempfile.TemporaryDirectory() as folder:
+        secrets.write(folder, role)
+        flags = []
+        for i, text in enumerate([*texts, LAST_SETTING[role] + "\n"]):
+            path = pathlib.Path(folder) / f"{i}.textproto"
+            path.write_text(text.replace(secrets.MOUNTED, folder), encoding="utf-8")
+            flags.append(f"--config={path}")
+        done = subprocess.run([LOCKSTEP, role, *flags], capture_output=True, text=True, timeout=60,
+                              check=False, env={"POD_NAME": f"{role}-0", "POD_IP": "192.0.2.1"})
+        return done.returncode, done.stderr.replace(folder, "FOLDER")
 
 
 @unittest.skipIf(manifests.why_not_rendered(), manifests.why_not_rendered())
@@ -130,7 +135,7 @@ class ManifestsTest(unittest.TestCase):
         for overlay, text in self.text.items():
             for workload in Cluster(parse(text)).workloads():
                 with self.subTest(overlay=overlay, role=workload.name):
-                    code, said = read_by_binary(workload.name, workload.config_text())
+                    code, said = read_by_binary(workload.name, workload.config_files().values())
                     setting = LAST_SETTING[workload.name].partition(":")[0]
                     self.assertEqual(code, 2, said)
                     self.assertTrue(said.startswith(f"lockstep {workload.name}: {setting}: "), said)
@@ -138,11 +143,17 @@ class ManifestsTest(unittest.TestCase):
     def test_the_binary_refuses_a_planted_setting(self):
         for workload in Cluster(parse(self.text["gpu-tp2"])).workloads():
             with self.subTest(workload.name):
-                planted = workload.config_text().replace("cluster_id", "cluster_idd")
-                self.assertIn("cluster_idd", read_by_binary(workload.name, planted)[1])
-        text = Cluster(parse(self.text["gpu-tp2"])).workload("worker").config_text()
-        planted = text.replace("tensor_parallel: 2", "tensor_parallel: 4")
-        self.assertIn("tensor_parallel: 4", read_by_binary("worker", planted)[1])
+                self.assertIn("cluster_idd", self.said_of(workload, "cluster_id", "cluster_idd"))
+                self.assertIn("tls.kee", self.said_of(workload, "tls.key", "tls.kee"))
+        worker = Cluster(parse(self.text["gpu-tp2"])).workload("worker")
+        self.assertIn("tensor_parallel: 4",
+                      self.said_of(worker, "tensor_parallel: 2", "tensor_parallel: 4"))
+
+    def said_of(self, workload, right, wrong):
+        """What the binary says of a workload's files with one word replaced."""
+        self.assertIn(right, workload.config_text())
+        return read_by_binary(workload.name, [text.replace(right, wrong)
+                                              for text in workload.config_files().values()])[1]
 
     def test_pod_monitor_finds_every_pod(self):
         (monitor,) = [one for one in parse(render(KUBERNETES / "components" / "pod-monitor"))

@@ -87,8 +87,9 @@ def run(*words):
 class Node:
     """Holds the pods of one cluster, their volumes, and the name service."""
 
-    def __init__(self, cluster, lockstep, folder):
+    def __init__(self, cluster, lockstep, folder, secrets):
         self.cluster = cluster
+        self.secrets = secrets  # {name: {file: content}}
         self.lockstep = lockstep
         self.folder = pathlib.Path(folder)
         self.pods = []
@@ -119,6 +120,14 @@ class Node:
         self._names.shutdown()
         self._names.server_close()
         run("umount", "/etc/resolv.conf")
+        run("ip", "link", "delete", "pods")
+
+    def replace_secrets(self, secrets):
+        """As an operator does; files in pods that run change at once, together."""
+        self.secrets = secrets
+        with self.lock:
+            for pod in self.pods:
+                pod.write_secrets()
 
     def next_address(self):
         """An address is never used again, like those of a busy cluster."""
@@ -210,10 +219,29 @@ class Pod:
             data = self.node.cluster.find("ConfigMap", volume["configMap"]["name"])["data"]
             for key, text in data.items():
                 (folder / key).write_text(text, encoding="utf-8")
+        elif "secret" in volume:
+            self._write_secret(folder, self.node.secrets[volume["secret"]["secretName"]])
         else:
             os.chown(folder, 0, self.workload.pod["securityContext"]["fsGroup"])
             folder.chmod(0o2775)
         return folder
+
+    def _write_secret(self, folder, files):
+        """Files are links through one link to a folder, which is replaced by another one."""
+        content = folder / f"..{len(list(folder.glob('..[0-9]*')))}"
+        content.mkdir()
+        for name, text in files.items():
+            (content / name).write_text(text, encoding="utf-8")
+            if not (folder / name).is_symlink():
+                (folder / name).symlink_to(f"..data/{name}")
+        (folder / "..new").symlink_to(content.name)
+        (folder / "..new").rename(folder / "..data")
+
+    def write_secrets(self):
+        for name, volume in self.workload.volumes().items():
+            folder = self.folder / "volumes" / name
+            if "secret" in volume and folder.exists():
+                self._write_secret(folder, self.node.secrets[volume["secret"]["secretName"]])
 
     def _as_user(self):
         context = self.workload.pod["securityContext"]
@@ -242,7 +270,7 @@ class Pod:
         try:
             return subprocess.run(
                 ["nsenter", f"--target={self.child.pid}", "--net", "--mount", "--root", "--wd=/",
-                 *self._as_user(), "env", "-i", "PATH=/usr/bin:/bin", *command],
+                 *self._as_user(), *self._environment(self.workload.main), *command],
                 capture_output=True, timeout=timeout, check=False).returncode
         except subprocess.TimeoutExpired:
             return None

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Overlay `local` as it is, run as processes: each pod's init containers, command, volumes,
-configuration, user, probes and preStop are read from the rendered manifests. The cluster becomes
-ready, answers, and is rolled over under load without a request that fails or a bit that moves.
+"""The manifests as they are, run as processes: each pod's init containers, command, volumes,
+configuration, user, probes and preStop are read from what is rendered. The cluster becomes ready,
+answers, gets new certificates, and is rolled over under load without a request that fails or a bit
+that moves.
 
 Usage: tests/deploy/pods_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
@@ -17,10 +18,11 @@ import unittest
 
 import manifests
 import pods
+import secrets_of_roles as secrets
 from manifests import KUBERNETES, Cluster, parse, render
 
 LOCKSTEP = os.path.abspath(sys.argv[1])
-REASON = manifests.why_not_rendered() or pods.why_no_pods()
+REASON = manifests.why_not_rendered() or pods.why_no_pods() or secrets.why_no_secrets()
 # New tokens of each client's requests: some come and go, one is nearly always in work.
 LENGTHS = (100, 300, 1200)
 
@@ -65,10 +67,18 @@ class Load:
                 self._changed.notify_all()
 
 
-def generate(length, target="dns:///gateway-all:7100"):
+def reach():
+    """Flags of a trainer with a token, and no certificate."""
+    authority = secrets.authority()
+    return [f"--authorities={authority.certificate}", "--server_name=gateway",
+            f"--token_file={authority.trainer_token}"]
+
+
+def generate(length, target="dns:///gateway-all:7100", flags=None):
     """Exit code, and what was said of text, ids, logprobs and receipts of one request by name."""
     done = subprocess.run(
-        [LOCKSTEP, "generate", f"--target={target}", "--prompt_ids=1,2,3",
+        [LOCKSTEP, "generate", f"--target={target}", *(reach() if flags is None else flags),
+         "--prompt_ids=1,2,3",
          f"--max_new_tokens={length}", "--n=4", "--seed=7", "--temperature=1", "--ignore_eos"],
         capture_output=True, text=True, timeout=pods.PATIENCE_SECONDS, check=False)
     # How long it took and where it ran may differ, and each request gets a name of its own.
@@ -77,12 +87,12 @@ def generate(length, target="dns:///gateway-all:7100"):
     return done.returncode, "\n".join(said) + (done.stderr if done.returncode else "")
 
 
-def wait_for_answer(length, target):
+def wait_for_answer(length, target, flags=None):
     """What a gateway says as soon as it has learnt that workers have joined, for which being ready
     does not wait."""
     deadline = time.monotonic() + pods.PATIENCE_SECONDS
     while True:
-        code, text = generate(length, target)
+        code, text = generate(length, target, flags)
         if code == 0:
             return text
         if time.monotonic() > deadline:
@@ -94,9 +104,13 @@ class PodsTest(unittest.TestCase):
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="lockstep-pods-",
                                                                     ignore_cleanup_errors=True))
-        self.cluster = Cluster(parse(render(KUBERNETES / "overlays" / "local")))
-        self.node = self.enterContext(pods.Node(self.cluster, LOCKSTEP, self.folder))
         self.count = 0
+
+    def make(self, rendered):
+        """The cluster of a folder with manifests; no pod runs yet."""
+        self.cluster = Cluster(parse(render(KUBERNETES / rendered)))
+        self.node = self.enterContext(pods.Node(self.cluster, LOCKSTEP, self.folder,
+                                                secrets.of_cluster(self.cluster)))
 
     def start(self, name, pod_name=None):
         workload = self.cluster.workload(name)
@@ -133,11 +147,14 @@ class PodsTest(unittest.TestCase):
                 self.end(old)
 
     def test_a_rolling_restart_under_load_fails_no_request_and_moves_no_bit(self):
+        self.make("base")
         running = self.start_all()
         answers = [{length: wait_for_answer(length, f"{pod.address}:7100") for length in LENGTHS}
                    for pod in running["gateway"]]
         expected = answers[0]
         self.assertEqual(answers, [expected] * len(answers))
+        self.assertIn("UNAUTHENTICATED", generate(100, flags=reach()[:2])[1])
+        self.node.replace_secrets(secrets.of_cluster(self.cluster))
         with Load(expected) as load:
             load.wait_for_more()
             for name in ("scheduler", "router", "worker", "gateway"):
@@ -149,6 +166,12 @@ class PodsTest(unittest.TestCase):
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for done in [pool.submit(self.end, pod) for pod in list(self.node.pods)]:
                 done.result()
+
+
+    def test_overlay_local_answers_in_plaintext(self):
+        self.make("overlays/local")
+        running = self.start_all()
+        wait_for_answer(100, f"{running['gateway'][0].address}:7100", flags=[])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from manifests import IMAGE_ROOT, ROOT, quantity, selects
 
 # Made by the platform, not by the manifests.
 OUTSIDE_CLAIMS = ("model",)
+# Settings that name files of Secrets.
+SECRET_FIELDS = ("certificate_file", "key_file", "authorities_file", "tokens_dir")
 # Of a worker without its KV: binary, weights of the demo model, activations.
 WORKER_BASE_BYTES = 512 << 20
 
@@ -23,10 +25,10 @@ def probes(cluster):
             if probe is None:
                 yield f"{workload.name} has no {kind} probe"
                 continue
-            wanted = [f"{IMAGE_ROOT}/bin/lockstep", "health",
-                      f"--target=127.0.0.1:{workload.ports()['grpc']}", f"--service={service}"]
+            wanted = [f"{IMAGE_ROOT}/bin/lockstep", "health", f"--role={workload.name}",
+                      *workload.main["args"], f"--service={service}"]
             command = probe["exec"]["command"]
-            if command[:4] != wanted:
+            if command[:-1] != wanted:
                 yield f"{workload.name}: {kind} probe runs {command}"
             if f"--timeout={probe['timeoutSeconds'] - 2}s" != command[-1]:
                 yield f"{workload.name}: {kind} probe does not end before its timeout"
@@ -129,8 +131,9 @@ def volumes(cluster):
             config = volume.get("configMap", {}).get("name")
             if config and not cluster.find("ConfigMap", config):
                 yield f"{workload.name}: no config map {config}"
-        if not workload.config_text():
-            yield f"{workload.name} has no {workload.name}.textproto"
+        for path, text in workload.config_files().items():
+            if not text:
+                yield f"{workload.name} has no {path}"
 
 
 def variables(cluster):
@@ -154,15 +157,37 @@ def paths(cluster):
         mounts = {one["mountPath"]: one for one in workload.main.get("volumeMounts", [])}
         words = workload.main["args"] + workload.main["command"]
         read = [word.removeprefix("--config=") for word in words if "/" in word]
-        read += workload.config().get("model", []) + workload.config().get("tokenizer_dir", [])
+        for field in ("model", "tokenizer_dir", *SECRET_FIELDS):
+            read += workload.config().get(field, [])
         for path in read:
-            if not path.startswith((IMAGE_ROOT + "/", *(mount + "/" for mount in mounts))):
+            if not (path + "/").startswith((IMAGE_ROOT + "/", *(mount + "/" for mount in mounts))):
                 yield f"{workload.name}: {path} is on no volume"
         for field in ("state_file", "certificates_path"):
             for path in workload.config().get(field, []):
                 mount = mounts.get(path.rpartition("/")[0])
                 if mount is None or mount.get("readOnly"):
                     yield f"{workload.name}: {path} cannot be written"
+
+
+def trust(cluster):
+    """All speak TLS, each with a Secret of its own, or all do not by choice."""
+    choices = {workload.setting("plaintext", "false") for workload in cluster.workloads()}
+    if len(choices) != 1:
+        yield "some processes speak TLS and some do not"
+    for workload in cluster.workloads():
+        secrets = {one["secret"]["secretName"] for one in workload.volumes().values()
+                   if "secret" in one}
+        files = [field for field in SECRET_FIELDS[:3] if field in workload.config()]
+        if workload.setting("plaintext", "false") == "true":
+            if secrets or files:
+                yield f"{workload.name} is plaintext and has {sorted(secrets) + files}"
+            continue
+        if len(files) != 3:
+            yield f"{workload.name} chooses neither TLS nor plaintext"
+        wanted = {f"{workload.name}-tls"} | (
+            {f"{workload.name}-tokens"} if "tokens_dir" in workload.config() else set())
+        if secrets != wanted:
+            yield f"{workload.name} has secrets {sorted(secrets)}, not {sorted(wanted)}"
 
 
 def services(cluster):
@@ -252,7 +277,7 @@ def network(cluster):
 
 
 POLICIES = (probes, security, resources, drain, disruption, scheduling, volumes, variables, paths,
-            services, listening, peers, network)
+            trust, services, listening, peers, network)
 
 
 def findings(cluster):

@@ -18,8 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kTrainerToken[] = "a token of the trainer";
-constexpr char kOperatorToken[] = "a token of the operator";
+constexpr char kTrainerToken[] = "token-of-the-trainer";
+constexpr char kOperatorToken[] = "token-of-the-operator";
 
 std::string MakeDirectory() {
   std::string path = std::filesystem::temp_directory_path() / "lockstep-security-XXXXXX";
@@ -82,7 +82,7 @@ TEST_F(SecureClusterTest, ServesWhoHasACertificateOrAToken) {
   EXPECT_TRUE(Generate(ClientWith(kTrainerToken).get()).ok());
   EXPECT_TRUE(Generate(ClientWith(kOperatorToken).get()).ok());
   EXPECT_EQ(Generate(ClientWith("").get()).code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(Generate(ClientWith("a token of nobody").get()).code(),
+  EXPECT_EQ(Generate(ClientWith("token-of-nobody-here").get()).code(),
             absl::StatusCode::kUnauthenticated);
   const auto plaintext = v1::RolloutService::NewStub(rpc::MakeChannel(cluster_->gateway_address()));
   EXPECT_EQ(Generate(plaintext.get()).code(), absl::StatusCode::kUnavailable);

@@ -219,6 +219,8 @@ TEST_F(BearerTokensTest, ADirectoryWithoutTokensOrWithBadOnesIsRefusedWithoutSho
   EXPECT_THAT(Error(), HasSubstr("holds no token"));
   Write(directory_ + "/trainer", "secret");
   EXPECT_THAT(Error(), HasSubstr("/trainer: a token of 6 characters, fewer than 16"));
+  Write(directory_ + "/trainer", "aaaaaaaaaaaaaaaa # of a person");
+  EXPECT_THAT(Error(), HasSubstr("/trainer: a token with a space in it"));
   Write(directory_ + "/trainer", kToken);
   Write(directory_ + "/operator", kToken);
   EXPECT_THAT(Error(), HasSubstr("/operator: a token that is also one of trainer"));
