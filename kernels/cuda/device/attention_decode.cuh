@@ -58,6 +58,7 @@ class DecodeCopies {
       CopyKeysAndValues(unit, kv_head, pages);
     }
     Publish(AttentionUnit{}, 0);
+    copies_.Finish();
   }
 
  private:
@@ -83,7 +84,7 @@ class DecodeCopies {
     __syncwarp();  // The barrier expects the bytes before they come.
     CopyQueries<kHeadDim, Copies>(p_, kv_head, unit.row_begin, unit.row_count, lane_, slot.queries,
                                   &slot.full);
-    Copies::Copied(&slot.full);
+    copies_.Copied(&slot.full);
     slot_at_.Advance();
   }
 
@@ -117,12 +118,13 @@ class DecodeCopies {
     Copies::template CopyPage<kHeadDim, kPageTokens>(p_, page, kv_head, side, 0,
                                                      min(end - begin, kPageTokens),
                                                      shared_.tiles[at_.stage], full, lane_);
-    Copies::Copied(full);
+    copies_.Copied(full);
   }
 
   const AttentionParameters& p_;
   Shared& shared_;
   int lane_;
+  Copies copies_;
   int count_;
   int next_index_;
   AttentionUnit next_unit_;
