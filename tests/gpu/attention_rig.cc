@@ -51,9 +51,12 @@ AttentionRig::AttentionRig(const RigOptions& options)
   workspace_ = DeviceBytes(cuda::AttentionWorkspaceBytes(limits_));
 }
 
+AttentionRig::SequenceKey AttentionRig::KeyOf(const Chunk& chunk) {
+  return {chunk.stream, std::bit_cast<uint32_t>(chunk.fill)};
+}
+
 const AttentionRig::Sequence& AttentionRig::SequenceOf(const Chunk& chunk) const {
-  // NaN equals nothing, so its bits are the key.
-  const std::pair key(chunk.stream, std::isnan(chunk.fill) ? -1e30f : chunk.fill);
+  const SequenceKey key = KeyOf(chunk);
   const auto found = sequences_.find(key);
   if (found != sequences_.end()) return found->second;
   const size_t kv = Size(options_.positions) * Size(options_.kv_heads * options_.head_dim);
@@ -85,6 +88,10 @@ int AttentionRig::Page(int slot, int index) const {
 }
 
 void AttentionRig::LoadKv(const Chunk& chunk) {
+  std::pair<SequenceKey, int> wanted(KeyOf(chunk), chunk.end);
+  const auto [at, fresh] = loaded_.emplace(chunk.slot, wanted);
+  if (!fresh && at->second == wanted) return;
+  at->second = wanted;
   const Sequence& sequence = SequenceOf(chunk);
   const int dim = options_.head_dim;
   const size_t tile = cuda::KvTileElements(dim);

@@ -288,13 +288,15 @@ TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
     for (const size_t start : {0, 1}) {
       std::vector<Chunk> step;
       for (size_t place = 0; place < batch; ++place) {
+        // The row has the even slots, wherever it stands.
+        const int slot = static_cast<int>(place ^ start);
+        const int position = slot * 37 % 191;
         Chunk chunk = row;
-        if (place % 2 != start) {
-          const int position = static_cast<int>(place * 37 % 191);
+        if (slot % 2 == 1) {
           chunk = {
-              .stream = 2, .begin = position, .end = position + 1, .fill = fills[place / 2 % 4]};
+              .stream = 2, .begin = position, .end = position + 1, .fill = fills[slot / 2 % 4]};
         }
-        chunk.slot = static_cast<int>(place);
+        chunk.slot = slot;
         step.push_back(chunk);
       }
       const std::vector<float> y = rig.Step(step);
@@ -306,17 +308,17 @@ TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
   }
 }
 
-// A row moves through the tiles of chunks of every size, behind hostile sequences.
+// A row moves through the tiles of chunks of every size, as their last and inside them, behind
+// hostile sequences.
 TEST_P(AttentionTest, ARowOfEveryChunkHasTheBitsOfTheRowAlone) {
-  constexpr int kPosition = 8000;
-  constexpr int kPositions = 8192;
+  constexpr int kPosition = 8100;
   AttentionRig rig({.path = GetParam(),
                     .q_heads = 4,
                     .kv_heads = 1,
                     .head_dim = 64,
-                    .positions = kPositions,
+                    .positions = 8192,
                     .sequences = 3,
-                    .rows = kPositions + 128});
+                    .rows = 8192 + 128});
   const std::vector<float> alone =
       rig.Step({{.stream = 1, .begin = kPosition, .end = kPosition + 1}});
   ASSERT_TRUE(AllFinite(alone));
@@ -324,14 +326,16 @@ TEST_P(AttentionTest, ARowOfEveryChunkHasTheBitsOfTheRowAlone) {
   const std::vector<Chunk> hostile = {
       {.slot = 1, .stream = 2, .begin = 0, .end = 77, .fill = nan},
       {.slot = 2, .stream = 3, .begin = 640, .end = 641, .fill = 3e38f}};
-  for (const size_t size : testing::BatchSizes()) {
-    const int rows = static_cast<int>(size);
-    const int begin = std::min(kPosition - rows * 2 / 3, kPositions - rows);
-    std::vector<Chunk> step = hostile;
-    step.push_back({.slot = 0, .stream = 1, .begin = begin, .end = begin + rows});
-    const size_t place = 78 + static_cast<size_t>(kPosition - begin);
-    ASSERT_TRUE(BitwiseEqual(Row(rig.Step(step), place, rig.row_width()), alone))
-        << "chunk of " << rows << " rows";
+  for (const int end : {kPosition + 1, 8192}) {
+    for (const size_t size : testing::BatchSizes()) {
+      const int begin = end - static_cast<int>(size);
+      if (begin < 0 || begin > kPosition) continue;
+      std::vector<Chunk> step = hostile;
+      step.push_back({.slot = 0, .stream = 1, .begin = begin, .end = end});
+      const size_t place = 78 + static_cast<size_t>(kPosition - begin);
+      ASSERT_TRUE(BitwiseEqual(Row(rig.Step(step), place, rig.row_width()), alone))
+          << "chunk [" << begin << ", " << end << ")";
+    }
   }
 }
 
