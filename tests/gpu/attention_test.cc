@@ -276,11 +276,11 @@ TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
                     .head_dim = 64,
                     .kv_block = 64,
                     .split_kv_size = 128,
-                    .positions = 192,
+                    .positions = 256,
                     .sequences = 8192,
                     .rows = 8192});
-  // Two splits, the second of a few keys.
-  const Chunk row{.stream = 1, .begin = 133, .end = 134};
+  // Two splits, which are one unit of work or two by how many sequences there are.
+  const Chunk row{.stream = 1, .begin = 229, .end = 230};
   const std::vector<float> alone = rig.Step({row});
   ASSERT_TRUE(AllFinite(alone));
   const float fills[] = {0, 0, 3e38f, std::numeric_limits<float>::quiet_NaN()};
@@ -290,7 +290,7 @@ TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
       for (size_t place = 0; place < batch; ++place) {
         // The row has the even slots, wherever it stands.
         const int slot = static_cast<int>(place ^ start);
-        const int position = slot * 37 % 191;
+        const int position = slot * 37 % 255;
         Chunk chunk = row;
         if (slot % 2 == 1) {
           chunk = {
