@@ -20,6 +20,8 @@ THREAD_HOMES = (
     "services/worker/model/rank_team.h",       # a thread for each rank of a model
     "services/worker/model/rank_team.cc",
     "services/worker/model/random_weights.cc",  # drawing billions of numbers
+    "services/worker/model/tensor_checks.h",    # reading ahead of who loads
+    "services/worker/model/tensor_checks.cc",
     "tests/", "bench/",                        # races are tested with threads
 )
 
