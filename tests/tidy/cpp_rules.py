@@ -10,7 +10,7 @@ THREAD_HOMES = (
     "kernels/cpu/thread_pool.h",               # workers of the CPU backend
     "kernels/cpu/thread_pool.cc",
     "services/gateway/gateway_server.cc",      # ticker
-    "services/gateway/text_thread.h",          # tokenising long texts
+    "services/gateway/long_work_thread.h",     # long texts and long answers
     "services/router/router_server.cc",        # ticker
     "services/scheduler/scheduler_server.cc",  # ticker
     "services/worker/control_runner.h",        # control commands, which may wait for a step
