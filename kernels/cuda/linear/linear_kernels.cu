@@ -36,8 +36,7 @@ cudaError_t LinearReference(const ReferenceCall& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((shape.outputs + kOutputs - 1) / kOutputs),
                   static_cast<unsigned>((call.rows + kReferenceRows - 1) / kReferenceRows),
                   static_cast<unsigned>(shape.segments));
-  LinearReferenceKernel<<<grid, 32, 0, stream>>>(ProductParametersOf(call));
-  return cudaGetLastError();
+  return LaunchInOrder(LinearReferenceKernel, grid, dim3(32), 0, stream, ProductParametersOf(call));
 }
 
 cudaError_t LinearCombine(const CombineCall& call, cudaStream_t stream) {
