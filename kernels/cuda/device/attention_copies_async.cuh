@@ -5,16 +5,16 @@
 #include "kernels/cuda/device/primitive/barrier.cuh"
 
 // How queries, keys and values come into shared memory on any GPU since Ampere: a warp copies 16
-// bytes a lane. It says that a stage is full when it has begun kLater further ones, and waits for
-// the stage's copies then; a ring has more stages than that. Copies could arrive on a barrier by
-// themselves, but tools that look for races do not follow them. The same verbs as BulkCopies.
+// bytes a lane. Each lane says that its part of a stage is there when it has begun kLater further
+// stages, and waits for its own copies then; a ring has more stages than that. The same verbs as
+// BulkCopies.
 namespace lockstep::kernels::cuda {
 
 template <int kLater>
 class AsyncCopies {
  public:
   static constexpr int kThreads = 32;
-  static constexpr uint32_t kArrivals = 1;
+  static constexpr uint32_t kArrivals = kThreads;
   // The smallest GPUs give a CTA 99 KiB.
   static constexpr int kDecodeStages = 4;
 
@@ -25,13 +25,13 @@ class AsyncCopies {
   __device__ __forceinline__ void Copied(Barrier* barrier) {
     CommitCopies();
     WaitForCopies<kLater>();
-    SayFull(Push(barrier));
+    ArriveAt(Push(barrier));
   }
 
   __device__ __forceinline__ void Finish() {
     WaitForCopies<0>();
 #pragma unroll
-    for (int i = 0; i < kLater; ++i) SayFull(Push(nullptr));
+    for (int i = 0; i < kLater; ++i) ArriveAt(Push(nullptr));
   }
 
   template <int kBytes>
@@ -76,12 +76,11 @@ class AsyncCopies {
     return oldest;
   }
 
-  static __device__ __forceinline__ void SayFull(Barrier* barrier) {
-    __syncwarp();  // All lanes' copies are done before one of them says so.
-    if (threadIdx.x % 32 == 0 && barrier != nullptr) Arrive(barrier);
+  static __device__ __forceinline__ void ArriveAt(Barrier* barrier) {
+    if (barrier != nullptr) Arrive(barrier);
   }
 
-  Barrier* begun_[kLater > 0 ? kLater : 1] = {};  // Not said to be full yet; oldest first.
+  Barrier* begun_[kLater > 0 ? kLater : 1] = {};  // Where it has not arrived yet; oldest first.
 };
 
 }  // namespace lockstep::kernels::cuda

@@ -233,8 +233,8 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
   RingPosition<Shared::kStages> keys_at;
   RingPosition<Shared::kStages> values_at;
   const auto release = [lane](Barrier* barrier) {
-    __syncwarp();  // All lanes have read the stage before their warp gives it back.
-    if (lane == 0) Arrive(barrier);
+    __syncwarp();  // The warp's product is done before it gives the stage back.
+    if (lane < Products::kReaders) Arrive(barrier);
   };
 
   const auto begin_scores = [&] {
@@ -307,8 +307,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + Products::kCopyThreads, 1)
     for (int stage = 0; stage < Shared::kStages; ++stage) {
       InitBarrier(&shared.keys_full[stage], Copies::kArrivals);
       InitBarrier(&shared.values_full[stage], Copies::kArrivals);
-      InitBarrier(&shared.keys_empty[stage], kWarpgroups * 4);
-      InitBarrier(&shared.values_empty[stage], kWarpgroups * 4);
+      InitBarrier(&shared.keys_empty[stage], kWarpgroups * 4 * Products::kReaders);
+      InitBarrier(&shared.values_empty[stage], kWarpgroups * 4 * Products::kReaders);
     }
     Copies::FenceBarriers();
   }
