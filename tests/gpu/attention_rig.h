@@ -83,7 +83,13 @@ class AttentionRig {
   const Sequence& SequenceOf(const Chunk& chunk) const;
   void Cancel(Sequence& sequence) const;
   int Page(int slot, int index) const;
-  void LoadKv(const Chunk& chunk);
+  // Of one page: [kv head]{keys, values}.
+  size_t PageElements() const {
+    return static_cast<size_t>(2 * options_.kv_heads) *
+           kernels::cuda::KvTileElements(options_.head_dim);
+  }
+  void FillPage(const Chunk& chunk, int index, uint16_t* page) const;
+  void LoadKv(const std::vector<Chunk>& chunks);
 
   RigOptions options_;
   int pages_per_slot_;
