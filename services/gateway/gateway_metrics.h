@@ -24,6 +24,8 @@ struct GatewayMetrics {
                        "Positions that came twice with other bits. Must stay 0."),
         attached(registry, "lockstep_gateway_attached_total",
                  "Calls that attached to a running or kept answer of the same request id."),
+        long_work(registry, "lockstep_gateway_long_work_total",
+                  "Long texts and long answers that were taken off the callback threads."),
         samples_open(registry, "lockstep_gateway_samples_open", "Samples in work now."),
         kept_bytes(registry, "lockstep_gateway_kept_result_bytes",
                    "Memory of finished answers kept for a retry, bytes."),
@@ -47,6 +49,7 @@ struct GatewayMetrics {
   metrics::Counter resubmissions;
   metrics::Counter bit_mismatches;
   metrics::Counter attached;
+  metrics::Counter long_work;
   metrics::Gauge samples_open;
   metrics::Gauge kept_bytes;
   metrics::Gauge stream_slots_used;

@@ -78,7 +78,7 @@ class GatewayServer::Impl {
   std::unique_ptr<RequestTable> table_;
   std::unique_ptr<RoutePool> routes_;
   std::unique_ptr<RequestStarter> starter_;
-  std::unique_ptr<TextThread> texts_;
+  std::unique_ptr<LongWorkThread> long_work_;
   std::unique_ptr<GatewayService> service_;
   std::unique_ptr<rpc::Server> server_;
 
@@ -114,10 +114,10 @@ absl::Status GatewayServer::Impl::Start() {
                        .clock = base_->clock(),
                        .metrics = metrics_.get(),
                        .logger = base_->logger()});
-  texts_ = std::make_unique<TextThread>();
+  long_work_ = std::make_unique<LongWorkThread>(&metrics_->long_work);
   service_ = std::make_unique<GatewayService>(options_,
                                               GatewayService::Parts{.starter = starter_.get(),
-                                                                    .texts = texts_.get(),
+                                                                    .long_work = long_work_.get(),
                                                                     .table = table_.get(),
                                                                     .cluster = cluster_.get(),
                                                                     .streams = &streams_,
@@ -197,7 +197,7 @@ GatewayServer::Impl::~Impl() {
   }
   if (ticker_.joinable()) ticker_.join();
   if (server_ != nullptr) server_->Shutdown();
-  texts_.reset();
+  long_work_.reset();
   // Handlers are gone; nothing of the routes may reach a generation any longer.
   routes_.reset();
 }

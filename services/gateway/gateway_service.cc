@@ -13,18 +13,19 @@ using Scheduler = v1::SchedulerService::StubInterface::async_interface;
 
 // Where starting it means work on a text of `bytes`, it starts on the thread for that.
 template <typename H, typename... Args>
-H* StartByText(TextThread* texts, size_t bytes, Args&&... args) {
-  if (TextThread::IsShort(bytes)) return rpc::StartHandler<H>(std::forward<Args>(args)...);
-  return rpc::StartHandlerOn<H>([texts](TextThread::Work work) { texts->Post(std::move(work)); },
-                                std::forward<Args>(args)...);
+H* StartByText(LongWorkThread* long_work, size_t bytes, Args&&... args) {
+  if (LongWorkThread::IsShortText(bytes)) return rpc::StartHandler<H>(std::forward<Args>(args)...);
+  return rpc::StartHandlerOn<H>(
+      [long_work](LongWorkThread::Work work) { long_work->Post(std::move(work)); },
+      std::forward<Args>(args)...);
 }
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* Answer(TextThread* texts, grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* Answer(LongWorkThread* long_work, grpc::CallbackServerContext* context,
                                  const Request* request, Response* response,
                                  typename LocalHandler<Request, Response>::Function function) {
   return StartByText<LocalHandler<Request, Response>>(
-      texts, request->ByteSizeLong(), std::move(function), context, request, response);
+      long_work, request->ByteSizeLong(), std::move(function), context, request, response);
 }
 
 template <typename Request, typename Response>
@@ -48,19 +49,19 @@ GatewayService::GatewayService(const GatewayOptions& options, Parts parts)
 grpc::ServerUnaryReactor* GatewayService::Generate(grpc::CallbackServerContext* context,
                                                    const v1::GenerateRequest* request,
                                                    v1::GenerateResponse* response) {
-  return StartByText<GenerateHandler>(parts_.texts, request->prompt_text().size(), parts_.starter,
-                                      context, request, response);
+  return StartByText<GenerateHandler>(parts_.long_work, request->prompt_text().size(),
+                                      parts_.starter, parts_.long_work, context, request, response);
 }
 
 grpc::ServerWriteReactor<v1::GenerateDelta>* GatewayService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  return StartByText<GenerateStreamHandler>(parts_.texts, request->prompt_text().size(),
+  return StartByText<GenerateStreamHandler>(parts_.long_work, request->prompt_text().size(),
                                             parts_.starter, context, request);
 }
 
 grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>*
 GatewayService::GenerateMany(grpc::CallbackServerContext* context) {
-  return rpc::StartHandler<GenerateManyHandler>(parts_.starter, parts_.texts, many_limits_,
+  return rpc::StartHandler<GenerateManyHandler>(parts_.starter, parts_.long_work, many_limits_,
                                                 parts_.clock, parts_.streams, parts_.slots,
                                                 context);
 }
@@ -68,7 +69,8 @@ GatewayService::GenerateMany(grpc::CallbackServerContext* context) {
 grpc::ServerUnaryReactor* GatewayService::Score(grpc::CallbackServerContext* context,
                                                 const v1::ScoreRequest* request,
                                                 v1::ScoreResponse* response) {
-  return rpc::StartHandler<ScoreHandler>(parts_.starter, context, request, response);
+  return rpc::StartHandler<ScoreHandler>(parts_.starter, parts_.long_work, context, request,
+                                         response);
 }
 
 grpc::ServerUnaryReactor* GatewayService::Abort(grpc::CallbackServerContext* context,
@@ -122,7 +124,7 @@ grpc::ServerUnaryReactor* GatewayService::Tokenize(grpc::CallbackServerContext* 
                                                    const v1::TokenizeRequest* request,
                                                    v1::TokenizeResponse* response) {
   return Answer<v1::TokenizeRequest, v1::TokenizeResponse>(
-      parts_.texts, context, request, response,
+      parts_.long_work, context, request, response,
       [this](const auto& r) { return AnswerTokenize(parts_.tokenizer.get(), r); });
 }
 
@@ -130,7 +132,7 @@ grpc::ServerUnaryReactor* GatewayService::Detokenize(grpc::CallbackServerContext
                                                      const v1::DetokenizeRequest* request,
                                                      v1::DetokenizeResponse* response) {
   return Answer<v1::DetokenizeRequest, v1::DetokenizeResponse>(
-      parts_.texts, context, request, response,
+      parts_.long_work, context, request, response,
       [this](const auto& r) { return AnswerDetokenize(parts_.tokenizer, *parts_.cluster, r); });
 }
 
@@ -138,7 +140,7 @@ grpc::ServerUnaryReactor* GatewayService::Estimate(grpc::CallbackServerContext* 
                                                    const v1::EstimateRequest* request,
                                                    v1::EstimateResponse* response) {
   return Answer<v1::EstimateRequest, v1::EstimateResponse>(
-      parts_.texts, context, request, response, [this](const auto& r) {
+      parts_.long_work, context, request, response, [this](const auto& r) {
         return AnswerEstimate(*parts_.starter, *parts_.cluster, parts_.throughput->per_second(), r);
       });
 }
@@ -147,7 +149,7 @@ grpc::ServerUnaryReactor* GatewayService::GetServerInfo(grpc::CallbackServerCont
                                                         const v1::GetServerInfoRequest* request,
                                                         v1::GetServerInfoResponse* response) {
   return Answer<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
-      parts_.texts, context, request, response,
+      parts_.long_work, context, request, response,
       [this](const auto&) { return AnswerServerInfo(*parts_.cluster); });
 }
 

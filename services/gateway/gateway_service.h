@@ -6,9 +6,9 @@
 #include "services/gateway/cluster_view.h"
 #include "services/gateway/gateway_options.h"
 #include "services/gateway/generate_many_handler.h"
+#include "services/gateway/long_work_thread.h"
 #include "services/gateway/operator_handlers.h"
 #include "services/gateway/request_starter.h"
-#include "services/gateway/text_thread.h"
 #include "services/gateway/throughput_meter.h"
 
 namespace lockstep::gateway {
@@ -18,7 +18,7 @@ class GatewayService final : public v1::RolloutService::CallbackService {
  public:
   struct Parts {
     const RequestStarter* starter = nullptr;
-    TextThread* texts = nullptr;
+    LongWorkThread* long_work = nullptr;
     RequestTable* table = nullptr;
     ClusterView* cluster = nullptr;
     ManyStreams* streams = nullptr;

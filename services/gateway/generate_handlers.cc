@@ -9,9 +9,6 @@
 namespace lockstep::gateway {
 namespace {
 
-// Tokens of one sample that may be under way to a streaming client.
-constexpr int64_t kStreamWindowTokens = 256;
-
 // RESOURCE_EXHAUSTED when an answer is larger than a message may be.
 template <typename Response>
 absl::StatusOr<Response> CheckSize(Response response, const Generation& generation) {
@@ -54,12 +51,13 @@ absl::StatusOr<v1::ScoreResponse> ScoreOf(const Generation& generation) {
 
 void GenerateHandler::Start() {
   auto generation =
-      starter_->Generate(request(), starter_->ScopeToRun(scope()), /*credit_tokens=*/-1);
+      starter_->Generate(request(), starter_->ScopeToRun(scope()), Generation::Credit::kLedger);
   if (!generation.ok()) return Respond(generation.status());
   generation_ = *std::move(generation);
   auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
     self->starter_->Settle(*self->generation_);
-    self->Respond(ResponseOf(*self->generation_));
+    self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(self->generation_->answer_bytes()),
+                                [self] { self->Respond(ResponseOf(*self->generation_)); });
   });
   observer_ = observer.get();
   generation_->Subscribe(std::move(observer));
@@ -75,7 +73,8 @@ void ScoreHandler::Start() {
   generation_ = *std::move(generation);
   auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
     self->starter_->Settle(*self->generation_);
-    self->Respond(ScoreOf(*self->generation_));
+    self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(self->generation_->answer_bytes()),
+                                [self] { self->Respond(ScoreOf(*self->generation_)); });
   });
   observer_ = observer.get();
   generation_->Subscribe(std::move(observer));
@@ -102,7 +101,7 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
 
 void GenerateStreamHandler::Start() {
   auto generation =
-      starter_->Generate(request(), starter_->ScopeToRun(scope()), kStreamWindowTokens);
+      starter_->Generate(request(), starter_->ScopeToRun(scope()), Generation::Credit::kReader);
   if (!generation.ok()) return Finish(generation.status());
   generation_ = *std::move(generation);
   v1::GenerateDelta first;

@@ -6,6 +6,7 @@
 #include "absl/functional/any_invocable.h"
 #include "common/rpc/handler.h"
 #include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/long_work_thread.h"
 #include "services/gateway/request_starter.h"
 
 namespace lockstep::gateway {
@@ -24,30 +25,34 @@ class FinishObserver final : public GenerationObserver {
 
 class GenerateHandler final : public rpc::UnaryHandler<v1::GenerateRequest, v1::GenerateResponse> {
  public:
-  GenerateHandler(const RequestStarter* starter, grpc::CallbackServerContext* context,
-                  const v1::GenerateRequest* request, v1::GenerateResponse* response)
-      : UnaryHandler(context, request, response), starter_(starter) {}
+  GenerateHandler(const RequestStarter* starter, LongWorkThread* long_work,
+                  grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
+                  v1::GenerateResponse* response)
+      : UnaryHandler(context, request, response), starter_(starter), long_work_(long_work) {}
 
  private:
   void Start() override;
   void OnCancelled() override;
 
   const RequestStarter* const starter_;
+  LongWorkThread* const long_work_;
   std::shared_ptr<Generation> generation_;
   const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
 };
 
 class ScoreHandler final : public rpc::UnaryHandler<v1::ScoreRequest, v1::ScoreResponse> {
  public:
-  ScoreHandler(const RequestStarter* starter, grpc::CallbackServerContext* context,
-               const v1::ScoreRequest* request, v1::ScoreResponse* response)
-      : UnaryHandler(context, request, response), starter_(starter) {}
+  ScoreHandler(const RequestStarter* starter, LongWorkThread* long_work,
+               grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
+               v1::ScoreResponse* response)
+      : UnaryHandler(context, request, response), starter_(starter), long_work_(long_work) {}
 
  private:
   void Start() override;
   void OnCancelled() override;
 
   const RequestStarter* const starter_;
+  LongWorkThread* const long_work_;
   std::shared_ptr<Generation> generation_;
   const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
 };

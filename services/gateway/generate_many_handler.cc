@@ -130,8 +130,9 @@ void GenerateManyHandler::StartPending() {
   if (!request.has_generate()) {
     return SendError("", absl::InvalidArgumentError("kind: not set"));
   }
-  if (TextThread::IsShort(request.generate().prompt_text().size())) return StartItem(request);
-  texts_->Post([self = rpc::SharedFrom(this), request = std::move(request)] {
+  if (LongWorkThread::IsShortText(request.generate().prompt_text().size()))
+    return StartItem(request);
+  long_work_->Post([self = rpc::SharedFrom(this), request = std::move(request)] {
     self->StartItem(request);
     self->ItemStarted();
   });
@@ -185,7 +186,7 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
         std::min(item_scope.deadline, clock_->Now() + absl::Seconds(request.timeout_seconds()));
   }
   auto generation =
-      starter_->Generate(request.generate(), item_scope, /*credit_tokens=*/-1, selection);
+      starter_->Generate(request.generate(), item_scope, Generation::Credit::kLedger, selection);
   if (!generation.ok()) {
     {
       base::MutexLock lock(&items_mutex_);
@@ -242,7 +243,10 @@ void GenerateManyHandler::ItemFinished(const std::string& request_id) {
     items_.erase(found);
   }
   starter_->Settle(*generation);
-  SendAnswer(generation->Response());
+  const bool is_short = LongWorkThread::IsShortAnswer(generation->answer_bytes());
+  long_work_->RunOrPost(is_short, [self = rpc::SharedFrom(this), generation] {
+    self->SendAnswer(generation->Response());
+  });
 }
 
 void GenerateManyHandler::SendAnswer(v1::GenerateResponse response) {

@@ -9,9 +9,9 @@
 #include "common/base/clock.h"
 #include "common/rpc/handler.h"
 #include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/long_work_thread.h"
 #include "services/gateway/request_starter.h"
 #include "services/gateway/slot_pool.h"
-#include "services/gateway/text_thread.h"
 
 namespace lockstep::gateway {
 
@@ -41,12 +41,12 @@ class GenerateManyHandler final
     int64_t slots_max = 0;
     absl::Duration idle_timeout;
   };
-  GenerateManyHandler(const RequestStarter* starter, TextThread* texts, Limits limits,
+  GenerateManyHandler(const RequestStarter* starter, LongWorkThread* long_work, Limits limits,
                       const base::Clock* clock, ManyStreams* streams, SlotPool* pool,
                       grpc::CallbackServerContext* context)
       : BidiHandler(context, rpc::kBoundedByCredit),
         starter_(starter),
-        texts_(texts),
+        long_work_(long_work),
         clock_(clock),
         streams_(streams),
         pool_(pool),
@@ -101,7 +101,7 @@ class GenerateManyHandler final
   void Proceed();
 
   const RequestStarter* const starter_;
-  TextThread* const texts_;
+  LongWorkThread* const long_work_;
   const base::Clock* const clock_;
   ManyStreams* const streams_;
   SlotPool* const pool_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/gateway/credit_window.h"
 
 namespace lockstep::gateway {
 namespace {
@@ -25,6 +26,7 @@ class Generation::Run final : public RouteSequence {
       : generation_(std::move(generation)), sample_(sample) {}
   std::optional<v1::RouteOpen> BuildOpen() override { return generation_->Reopen(sample_); }
   void OnDelta(const v1::SequenceDelta& delta) override { generation_->Apply(sample_, delta); }
+  int64_t TakeCredit() override { return generation_->TakeCredit(sample_); }
 
  private:
   const std::shared_ptr<Generation> generation_;
@@ -36,14 +38,13 @@ Generation::Generation(std::shared_ptr<const RequestContext> context, Options op
       options_(options),
       deps_(std::move(deps)),
       started_(deps_.clock->Now()),
+      window_(CreditWindow(context_->request)),
+      ledger_grants_(options_.credit == Credit::kLedger),
       orphaned_since_(started_) {
   const int64_t n = context_->request.n;
   ledgers_.reserve(n);
   for (int64_t i = 0; i < n; ++i) ledgers_.emplace_back(context_, i);
-  const int64_t credit = options_.credit_tokens < 0
-                             ? context_->request.effective.stop().max_new_tokens()
-                             : options_.credit_tokens;
-  granted_.assign(n, credit);
+  granted_.assign(n, window_);
   reopens_.assign(n, 0);
 }
 
@@ -100,15 +101,34 @@ absl::Time Generation::orphaned_since() const {
 
 void Generation::Grant(int64_t sample, int64_t tokens) {
   base::MutexLock lock(&mutex_);
+  if (ledger_grants_) return;
   granted_[sample] += tokens;
   if (started_routes_ && !ledgers_[sample].ended()) {
     deps_.routes->AddCredit(first_handle_ + sample, tokens);
   }
 }
 
-void Generation::GrantAll() {
-  const int64_t all = context_->request.effective.stop().max_new_tokens();
-  for (int64_t i = 0; i < context_->request.n; ++i) Grant(i, all);
+void Generation::LetLedgerGrant() {
+  base::MutexLock lock(&mutex_);
+  ledger_grants_ = true;
+  if (!started_routes_) return;
+  for (int64_t i = 0; i < context_->request.n; ++i) {
+    const int64_t tokens = RefillLocked(i);
+    if (tokens > 0) deps_.routes->AddCredit(first_handle_ + i, tokens);
+  }
+}
+
+int64_t Generation::TakeCredit(int64_t sample) {
+  base::MutexLock lock(&mutex_);
+  return ledger_grants_ ? RefillLocked(sample) : 0;
+}
+
+int64_t Generation::RefillLocked(int64_t sample) {
+  const SampleLedger& ledger = ledgers_[sample];
+  const int64_t left = granted_[sample] - ledger.token_count();
+  if (ledger.ended() || left > window_ / 2) return 0;
+  granted_[sample] += window_ - left;
+  return window_ - left;
 }
 
 void Generation::EndEarly(v1::FinishReason reason) {
@@ -264,6 +284,13 @@ v1::GenerateResponse Generation::Header() const {
   *header.mutable_fingerprint() = context_->limits->fingerprint;
   header.set_mode(context_->limits->fingerprint.mode());
   return header;
+}
+
+size_t Generation::answer_bytes() const {
+  size_t bytes = 0;
+  base::MutexLock lock(&mutex_);
+  for (const SampleLedger& ledger : ledgers_) bytes += ledger.sample().ByteSizeLong();
+  return bytes;
 }
 
 v1::GenerateResponse Generation::Response() const {

@@ -42,11 +42,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
     GatewayMetrics* metrics = nullptr;
     log::Logger logger;
   };
+  // Who gives credit for more tokens. At first each sample has a CreditWindow.
+  enum class Credit {
+    kLedger,  // The ledger, as it takes tokens over: the answer is kept whole.
+    kReader,  // Grant, as a client takes them.
+  };
   struct Options {
     absl::Time deadline;
-    // Tokens a sample may bring before Grant; negative: as many as there are, because the answer is
-    // kept whole anyway.
-    int64_t credit_tokens = -1;
+    Credit credit = Credit::kLedger;
     int64_t retry_budget = 8;
   };
 
@@ -60,10 +63,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Unsubscribe(const GenerationObserver* observer);
   // Since when nobody waits; InfiniteFuture while somebody does.
   absl::Time orphaned_since() const;
-  // More of one sample may come; position counts from 0.
+  // More of one sample may come; position counts from 0. Nothing where the ledger gives credit.
   void Grant(int64_t sample, int64_t tokens);
-  // All that may still come, for every sample.
-  void GrantAll();
+  // From now on the ledger gives credit, whoever did so far.
+  void LetLedgerGrant();
   // Ends all samples that run, or one of them, with what they have.
   void EndEarly(v1::FinishReason reason);
   void EndSampleEarly(int64_t sample, v1::FinishReason reason);
@@ -77,6 +80,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   v1::GenerateResponse Header() const;
   // What keeping it costs in memory, about: a short answer is the smallest part of its request.
   int64_t memory_bytes() const;
+  // Of what the samples have so far, as they are sent.
+  size_t answer_bytes() const;
   // The whole answer, once finished.
   v1::GenerateResponse Response() const;
 
@@ -96,6 +101,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::optional<v1::RouteOpen> Reopen(int64_t sample);
   v1::RouteOpen OpenLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(int64_t sample, const v1::SequenceDelta& delta);
+  int64_t TakeCredit(int64_t sample);
+  // What the ledger grants anew: nothing before a sample has used half of its window.
+  int64_t RefillLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLocked(int64_t sample, v1::FinishReason reason, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellAllLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,10 +116,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const Options options_;
   const Deps deps_;
   const absl::Time started_;
+  const int64_t window_;  // Tokens of a sample that may be under way.
 
   mutable base::Mutex mutex_;
   std::vector<SampleLedger> ledgers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> granted_ ABSL_GUARDED_BY(mutex_);  // Credit a sample, in all.
+  bool ledger_grants_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> reopens_ ABSL_GUARDED_BY(mutex_);  // Routers that a sample lost.
   std::vector<Subscriber> subscribers_ ABSL_GUARDED_BY(mutex_);
   absl::Time orphaned_since_ ABSL_GUARDED_BY(mutex_);

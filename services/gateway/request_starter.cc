@@ -40,17 +40,18 @@ rpc::CallScope RequestStarter::ScopeToRun(const rpc::CallScope& call) const {
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
-    const v1::GenerateRequest& request, const rpc::CallScope& scope, int64_t credit_tokens,
+    const v1::GenerateRequest& request, const rpc::CallScope& scope, Generation::Credit credit,
     const std::string& selection) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
   return Start(validator_.Generate(request, *limits), BodyDigest(request) + selection, limits,
-               scope, credit_tokens);
+               scope, credit);
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
     const v1::ScoreRequest& request, const rpc::CallScope& scope) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
-  return Start(validator_.Score(request, *limits), BodyDigest(request), limits, scope, -1);
+  return Start(validator_.Score(request, *limits), BodyDigest(request), limits, scope,
+               Generation::Credit::kLedger);
 }
 
 absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateRequest& request) const {
@@ -61,7 +62,7 @@ absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateReques
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
     absl::StatusOr<ValidRequest> valid, const std::string& body_digest,
     std::shared_ptr<const ModelLimits> limits, const rpc::CallScope& scope,
-    int64_t credit_tokens) const {
+    Generation::Credit credit) const {
   const log::Logger logger =
       deps_.logger.ForRequest(scope.trace_id, valid.ok() ? valid->request_id : std::string());
   const auto refuse = [&](absl::Status status) {
@@ -87,11 +88,11 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
     if (tokenizer_ != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(context->stops, MakeStops(context->request));
     }
-    return std::make_shared<Generation>(std::move(context),
-                                        Generation::Options{.deadline = deadline,
-                                                            .credit_tokens = credit_tokens,
-                                                            .retry_budget = options_.retry_budget},
-                                        deps_);
+    return std::make_shared<Generation>(
+        std::move(context),
+        Generation::Options{
+            .deadline = deadline, .credit = credit, .retry_budget = options_.retry_budget},
+        deps_);
   };
   absl::StatusOr<RequestTable::Found> found =
       table_->FindOrMake(request_id, body_digest, valid->n, make);
@@ -102,7 +103,9 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
                                    {"deadline_seconds", deadline - deps_.clock->Now()}});
   if (!found->attached) found->generation->Start();
   // A caller who wants the whole answer must not wait for the credit of a stream.
-  if (found->attached && credit_tokens < 0) found->generation->GrantAll();
+  if (found->attached && credit == Generation::Credit::kLedger) {
+    found->generation->LetLedgerGrant();
+  }
   return found->generation;
 }
 

@@ -28,12 +28,12 @@ class RequestStarter {
   // is by then still reaches a client that waits.
   rpc::CallScope ScopeToRun(const rpc::CallScope& call) const;
 
-  // `credit_tokens` as in Generation::Options. The deadline is the scope's, or the default one.
+  // The deadline is the scope's, or the default one.
   // `selection` is what else decides how the answer ends: requests attach to each other only where
   // it is equal.
   absl::StatusOr<std::shared_ptr<Generation>> Generate(const v1::GenerateRequest& request,
                                                        const rpc::CallScope& scope,
-                                                       int64_t credit_tokens,
+                                                       Generation::Credit credit,
                                                        const std::string& selection = {}) const;
   absl::StatusOr<std::shared_ptr<Generation>> Score(const v1::ScoreRequest& request,
                                                     const rpc::CallScope& scope) const;
@@ -48,7 +48,7 @@ class RequestStarter {
                                                     const std::string& body_digest,
                                                     std::shared_ptr<const ModelLimits> limits,
                                                     const rpc::CallScope& scope,
-                                                    int64_t credit_tokens) const;
+                                                    Generation::Credit credit) const;
 
   const Options options_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;

@@ -12,6 +12,12 @@ namespace {
 // this, since a router breaks the stream over a message larger than it takes.
 constexpr size_t kCommandBytes = size_t{1} << 20;
 
+void AppendCredit(uint64_t handle, int64_t tokens, v1::RouteCommand* command) {
+  v1::Credit* credit = command->add_credit();
+  credit->set_handle(handle);
+  credit->set_tokens(tokens);
+}
+
 }  // namespace
 
 class RoutePool::Stream final : public rpc::ClientBidiStream<v1::RouteCommand, v1::RouteFrame> {
@@ -107,9 +113,7 @@ void RoutePool::AddCredit(uint64_t handle, int64_t tokens) {
   const std::shared_ptr<Stream>& stream = links_[found->second.link].stream;
   if (stream == nullptr) return;
   v1::RouteCommand command;
-  v1::Credit* credit = command.add_credit();
-  credit->set_handle(handle);
-  credit->set_tokens(tokens);
+  AppendCredit(handle, tokens, &command);
   (void)stream->Write(std::move(command));
 }
 
@@ -160,6 +164,7 @@ bool RoutePool::SendLocked(Group* group) {
 }
 
 void RoutePool::OnFrame(int link, const v1::RouteFrame& frame) {
+  std::vector<std::pair<uint64_t, std::shared_ptr<RouteSequence>>> going_on;
   for (const v1::SequenceDelta& delta : frame.deltas()) {
     std::shared_ptr<RouteSequence> sequence;
     {
@@ -170,7 +175,19 @@ void RoutePool::OnFrame(int link, const v1::RouteFrame& frame) {
       if (delta.has_end()) entries_.erase(found);
     }
     sequence->OnDelta(delta);
+    if (!delta.has_end()) going_on.emplace_back(delta.handle(), std::move(sequence));
   }
+  // One message for all of them: sequences that were granted to one by one would drift apart, into
+  // steps, frames and grants of their own.
+  v1::RouteCommand command;
+  for (const auto& [handle, sequence] : going_on) {
+    const int64_t tokens = sequence->TakeCredit();
+    if (tokens > 0) AppendCredit(handle, tokens, &command);
+  }
+  if (command.credit().empty()) return;
+  base::MutexLock lock(&mutex_);
+  // Its end is told after this frame.
+  if (links_[link].stream != nullptr) (void)links_[link].stream->Write(std::move(command));
 }
 
 void RoutePool::OnClosed(int index, const absl::Status& status) {

@@ -17,6 +17,9 @@ class RouteSequence {
   // it may not be sent again.
   virtual std::optional<v1::RouteOpen> BuildOpen() = 0;
   virtual void OnDelta(const v1::SequenceDelta& delta) = 0;
+  // How many more tokens it may bring; asked when a message is through. They count for BuildOpen()
+  // at once and are told to the router together with those of the others in the message.
+  virtual int64_t TakeCredit() = 0;
 };
 
 // Runs sequences somewhere. Handles are unique for the life of the object; those of sequences that

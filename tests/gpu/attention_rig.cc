@@ -51,9 +51,12 @@ AttentionRig::AttentionRig(const RigOptions& options)
   workspace_ = DeviceBytes(cuda::AttentionWorkspaceBytes(limits_));
 }
 
+AttentionRig::SequenceKey AttentionRig::KeyOf(const Chunk& chunk) {
+  return {chunk.stream, std::bit_cast<uint32_t>(chunk.fill)};
+}
+
 const AttentionRig::Sequence& AttentionRig::SequenceOf(const Chunk& chunk) const {
-  // NaN equals nothing, so its bits are the key.
-  const std::pair key(chunk.stream, std::isnan(chunk.fill) ? -1e30f : chunk.fill);
+  const SequenceKey key = KeyOf(chunk);
   const auto found = sequences_.find(key);
   if (found != sequences_.end()) return found->second;
   const size_t kv = Size(options_.positions) * Size(options_.kv_heads * options_.head_dim);
@@ -84,28 +87,51 @@ int AttentionRig::Page(int slot, int index) const {
   return (count - 1 - logical + static_cast<int>(options_.shuffle)) % count;
 }
 
-void AttentionRig::LoadKv(const Chunk& chunk) {
+void AttentionRig::FillPage(const Chunk& chunk, int index, uint16_t* page) const {
   const Sequence& sequence = SequenceOf(chunk);
   const int dim = options_.head_dim;
   const size_t tile = cuda::KvTileElements(dim);
-  std::vector<uint16_t> page(2 * tile * Size(options_.kv_heads));
-  for (int index = 0; index < pages_per_slot_; ++index) {
-    std::fill(page.begin(), page.end(), kNan);
-    const int first = index * cuda::kPageTokens;
-    for (int position = first; position < std::min(first + cuda::kPageTokens, chunk.end);
-         ++position) {
-      for (int head = 0; head < options_.kv_heads; ++head) {
-        const size_t from = (Size(position) * Size(options_.kv_heads) + Size(head)) * Size(dim);
-        uint16_t* keys = page.data() + Size(head) * 2 * tile;
-        for (int d = 0; d < dim; ++d) {
-          const size_t to = Size(cuda::KvElementOffset(position - first, d));
-          keys[to] = sequence.keys[from + Size(d)];
-          keys[tile + to] = sequence.values[from + Size(d)];
-        }
+  std::fill_n(page, PageElements(), kNan);
+  const int first = index * cuda::kPageTokens;
+  for (int position = first; position < std::min(first + cuda::kPageTokens, chunk.end);
+       ++position) {
+    for (int head = 0; head < options_.kv_heads; ++head) {
+      const size_t from = (Size(position) * Size(options_.kv_heads) + Size(head)) * Size(dim);
+      uint16_t* keys = page + Size(head) * 2 * tile;
+      for (int d = 0; d < dim; ++d) {
+        const size_t to = Size(cuda::KvElementOffset(position - first, d));
+        keys[to] = sequence.keys[from + Size(d)];
+        keys[tile + to] = sequence.values[from + Size(d)];
       }
     }
-    CopyToDevice(page, pool_.as<uint16_t>() + Size(Page(chunk.slot, index)) * page.size());
   }
+}
+
+void AttentionRig::LoadKv(const std::vector<Chunk>& chunks) {
+  // Pages that lie side by side travel together.
+  constexpr size_t kStagedMax = size_t{16} << 20;
+  std::vector<uint16_t> staged;
+  size_t first = 0;
+  const auto flush = [&] {
+    CopyToDevice(staged, pool_.as<uint16_t>() + first * PageElements());
+    staged.clear();
+  };
+  for (const Chunk& chunk : chunks) {
+    const std::pair<SequenceKey, int> wanted(KeyOf(chunk), chunk.end);
+    const auto [at, fresh] = loaded_.emplace(chunk.slot, wanted);
+    if (!fresh && at->second == wanted) continue;
+    at->second = wanted;
+    for (int index = 0; index < pages_per_slot_; ++index) {
+      const size_t page = Size(Page(chunk.slot, index));
+      if (page != first + staged.size() / PageElements() || staged.size() > kStagedMax) {
+        flush();
+        first = page;
+      }
+      staged.resize(staged.size() + PageElements());
+      FillPage(chunk, index, staged.data() + staged.size() - PageElements());
+    }
+  }
+  flush();
 }
 
 void AttentionRig::Load(const std::vector<Chunk>& chunks, int padding_rows) {
@@ -115,9 +141,9 @@ void AttentionRig::Load(const std::vector<Chunk>& chunks, int padding_rows) {
   std::vector<int32_t> row_sequence;
   std::vector<int32_t> query_start;
   std::vector<int32_t> block_table;
+  LoadKv(chunks);
   for (size_t i = 0; i < chunks.size(); ++i) {
     const Chunk& chunk = chunks[i];
-    LoadKv(chunk);
     const Sequence& sequence = SequenceOf(chunk);
     query_start.push_back(static_cast<int32_t>(positions.size()));
     for (int page = 0; page < pages_per_slot_; ++page) {

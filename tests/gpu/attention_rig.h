@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "kernels/api/buffer.h"
@@ -75,16 +76,27 @@ class AttentionRig {
     std::vector<uint16_t> values;
   };
 
+  // By which sequences are told apart: NaN equals nothing, so its bits stand for it.
+  using SequenceKey = std::pair<uint32_t, uint32_t>;  // Stream, bits of fill.
+  static SequenceKey KeyOf(const Chunk& chunk);
+
   const Sequence& SequenceOf(const Chunk& chunk) const;
   void Cancel(Sequence& sequence) const;
   int Page(int slot, int index) const;
-  void LoadKv(const Chunk& chunk);
+  // Of one page: [kv head]{keys, values}.
+  size_t PageElements() const {
+    return static_cast<size_t>(2 * options_.kv_heads) *
+           kernels::cuda::KvTileElements(options_.head_dim);
+  }
+  void FillPage(const Chunk& chunk, int index, uint16_t* page) const;
+  void LoadKv(const std::vector<Chunk>& chunks);
 
   RigOptions options_;
   int pages_per_slot_;
   kernels::cuda::AttentionLimits limits_;
   kernels::StepShape shape_;
-  mutable std::map<std::pair<uint32_t, float>, Sequence> sequences_;
+  mutable std::map<SequenceKey, Sequence> sequences_;
+  std::map<int, std::pair<SequenceKey, int>> loaded_;  // By slot: whose keys, and how many.
   kernels::Buffer pool_;
   kernels::Buffer qkv_;
   kernels::Buffer y_;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/attention_rig.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/test_streams.h"
 #include "tests/support/bitwise.h"
 #include "tests/support/tolerance.h"
 
@@ -225,8 +226,9 @@ TEST_P(AttentionTest, SmallStepsOfEveryKindGiveTheReferencesBits) {
                                        {.slot = 2, .stream = 3, .begin = 127, .end = 130},
                                        {.slot = 3, .stream = 4, .begin = 0, .end = 1}};
       const std::vector<float> reference = rig.Step(step, {.reference = true}, 3);
-      for (const int rows : {64, 128}) {
-        const RigRun run{.schedule = {.prefill_rows = rows}};
+      // On one multiprocessor, CTAs come back for more units.
+      for (const auto& [rows, multiprocessors] : {std::pair(64, 132), std::pair(128, 1)}) {
+        const RigRun run{.schedule = {.prefill_rows = rows, .multiprocessors = multiprocessors}};
         EXPECT_TRUE(BitwiseEqual(rig.Step(step, run, 3), reference, rig.row_width()))
             << "heads of " << head_dim << ", blocks of " << kv_block << ", " << rows << " rows";
       }
@@ -265,8 +267,8 @@ TEST_P(AttentionTest, ARowAloneEqualsItselfAtEveryPlaceOfABatch) {
   }
 }
 
-// At every second place of a batch, which of them by the batch's size; other sequences, hostile
-// ones too, between them.
+// At every second place of a batch, other sequences, hostile ones too, between them; then at the
+// others.
 TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
   AttentionRig rig({.path = GetParam(),
                     .q_heads = 4,
@@ -274,29 +276,65 @@ TEST_P(AttentionTest, EveryBatchSizeAndPlaceGivesTheBitsOfTheRowAlone) {
                     .head_dim = 64,
                     .kv_block = 64,
                     .split_kv_size = 128,
-                    .positions = 192,
+                    .positions = 256,
                     .sequences = 8192,
                     .rows = 8192});
-  // Two splits, the second of a few keys.
-  const Chunk row{.stream = 1, .begin = 133, .end = 134};
+  // Two splits, which are one unit of work or two by how many sequences there are.
+  const Chunk row{.stream = 1, .begin = 229, .end = 230};
   const std::vector<float> alone = rig.Step({row});
   ASSERT_TRUE(AllFinite(alone));
   const float fills[] = {0, 0, 3e38f, std::numeric_limits<float>::quiet_NaN()};
   for (const size_t batch : testing::BatchSizes()) {
-    std::vector<Chunk> step;
-    for (size_t place = 0; place < batch; ++place) {
-      Chunk chunk = row;
-      if ((place + batch) % 2 == 0) {
-        const int position = static_cast<int>(place * 37 % 191);
-        chunk = {.stream = 2, .begin = position, .end = position + 1, .fill = fills[place / 2 % 4]};
+    for (const size_t start : {0, 1}) {
+      std::vector<Chunk> step;
+      for (size_t place = 0; place < batch; ++place) {
+        // The row has the even slots, wherever it stands.
+        const int slot = static_cast<int>(place ^ start);
+        const int position = slot * 37 % 255;
+        Chunk chunk = row;
+        if (slot % 2 == 1) {
+          chunk = {
+              .stream = 2, .begin = position, .end = position + 1, .fill = fills[slot / 2 % 4]};
+        }
+        chunk.slot = slot;
+        step.push_back(chunk);
       }
-      chunk.slot = static_cast<int>(place);
-      step.push_back(chunk);
+      const std::vector<float> y = rig.Step(step);
+      for (size_t place = start; place < batch; place += 2) {
+        ASSERT_TRUE(BitwiseEqual(Row(y, place, rig.row_width()), alone))
+            << "at " << place << " of " << batch;
+      }
     }
-    const std::vector<float> y = rig.Step(step);
-    for (size_t place = (batch + 1) % 2; place < batch; place += 2) {
-      ASSERT_TRUE(BitwiseEqual(Row(y, place, rig.row_width()), alone))
-          << "at " << place << " of " << batch;
+  }
+}
+
+// A row moves through the tiles of chunks of every size, as their last and inside them, behind
+// hostile sequences.
+TEST_P(AttentionTest, ARowOfEveryChunkHasTheBitsOfTheRowAlone) {
+  constexpr int kPosition = 8100;
+  AttentionRig rig({.path = GetParam(),
+                    .q_heads = 4,
+                    .kv_heads = 1,
+                    .head_dim = 64,
+                    .positions = 8192,
+                    .sequences = 3,
+                    .rows = 8192 + 128});
+  const std::vector<float> alone =
+      rig.Step({{.stream = 1, .begin = kPosition, .end = kPosition + 1}});
+  ASSERT_TRUE(AllFinite(alone));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<Chunk> hostile = {
+      {.slot = 1, .stream = 2, .begin = 0, .end = 77, .fill = nan},
+      {.slot = 2, .stream = 3, .begin = 640, .end = 641, .fill = 3e38f}};
+  for (const int end : {kPosition + 1, 8192}) {
+    for (const size_t size : testing::BatchSizes()) {
+      const int begin = end - static_cast<int>(size);
+      if (begin < 0 || begin > kPosition) continue;
+      std::vector<Chunk> step = hostile;
+      step.push_back({.slot = 0, .stream = 1, .begin = begin, .end = end});
+      const size_t place = 78 + static_cast<size_t>(kPosition - begin);
+      ASSERT_TRUE(BitwiseEqual(Row(rig.Step(step), place, rig.row_width()), alone))
+          << "chunk [" << begin << ", " << end << ")";
     }
   }
 }
@@ -324,24 +362,15 @@ TEST_P(AttentionTest, RepeatsBesideABusyStream) {
   const std::vector<Chunk> step = {{.slot = 0, .stream = 1, .begin = 2900, .end = 2901},
                                    {.slot = 1, .stream = 2, .begin = 900, .end = 1300}};
   const std::vector<float> expected = rig.Step(step);
-  const kernels::Buffer noise = testing::DeviceBytes(size_t{512} << 20);
-  cudaStream_t busy;
-  cudaStream_t stream;
-  testing::Must(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
-  testing::Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   rig.Load(step, 0);
   testing::Must(cudaDeviceSynchronize());
-  for (int run = 0; run < 20; ++run) {
-    for (int i = 0; i < 4; ++i) {
-      testing::Must(cudaMemsetAsync(noise.as<void>(), run, noise.bytes(), busy));
-    }
-    rig.Enqueue({}, stream);
-    testing::Must(cudaStreamSynchronize(stream));
-    EXPECT_TRUE(BitwiseEqual(rig.Read(), expected, rig.row_width())) << "run " << run;
-  }
-  testing::Must(cudaDeviceSynchronize());
-  testing::Must(cudaStreamDestroy(busy));
-  testing::Must(cudaStreamDestroy(stream));
+  testing::RunBesideABusyStream(
+      20, [&](cudaStream_t stream) { rig.Enqueue({}, stream); },
+      [&](int run) {
+        EXPECT_TRUE(BitwiseEqual(rig.Read(), expected, rig.row_width())) << "run " << run;
+        rig.Load(step, 0);
+        testing::Must(cudaDeviceSynchronize());
+      });
 }
 
 TEST_P(AttentionTest, ACapturedGraphServesOtherContents) {
@@ -353,22 +382,9 @@ TEST_P(AttentionTest, ACapturedGraphServesOtherContents) {
                                      {.slot = 2, .stream = 4, .begin = 1001, .end = 1300}};
   const std::vector<float> expected = rig.Step(second);
   rig.Load(first, 0);
-  cudaStream_t stream;
-  testing::Must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  cudaGraph_t graph;
-  testing::Must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  rig.Enqueue({}, stream);
-  testing::Must(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t replay;
-  testing::Must(cudaGraphInstantiate(&replay, graph, 0));
-  rig.Load(second, 0);
-  testing::Must(cudaDeviceSynchronize());
-  testing::Must(cudaGraphLaunch(replay, stream));
-  testing::Must(cudaStreamSynchronize(stream));
+  testing::ReplayAfter([&](cudaStream_t stream) { rig.Enqueue({}, stream); },
+                       [&] { rig.Load(second, 0); });
   EXPECT_TRUE(BitwiseEqual(rig.Read(), expected, rig.row_width()));
-  testing::Must(cudaGraphExecDestroy(replay));
-  testing::Must(cudaGraphDestroy(graph));
-  testing::Must(cudaStreamDestroy(stream));
 }
 
 TEST_P(AttentionTest, RowsOfPaddingAreZero) {

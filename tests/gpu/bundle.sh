@@ -35,7 +35,7 @@ if has tests; then
                 "$build"/bench/kernels/cuda/*_bench "$build"/bench/engine/engine_bench; do
     cp "$binary" "$bundle/bin/"
   done
-  cp tests/gpu/run.sh tests/gpu/sanitize.sh bench/kernels/cuda/run.py \
+  cp tests/gpu/run.sh tests/gpu/ops_run.py tests/gpu/sanitize.sh bench/kernels/cuda/run.py \
     bench/kernels/cuda/linear_run.py \
     bench/engine/engine_run.py bench/engine/mode_ratios.py "$bundle/"
 fi

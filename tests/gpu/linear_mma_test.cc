@@ -129,9 +129,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Certified and planned as where the library offers nothing.
 TEST_P(LinearMmaLayerTest, EveryRowCountAndPlaceGivesTheBitsOfTheRowAlone) {
-  constexpr int kRowsMax = 4096;
+  constexpr int kRowsMax = 8192;
   const auto& [name, shape, accumulate] = GetParam();
-  const CertifierOptions options = {.ladder = {1, 8, 16, 32, 64, 128, 256, 1024, kRowsMax},
+  const CertifierOptions options = {.ladder = {1, 8, 16, 32, 64, 128, 256, 1024, 4096, kRowsMax},
                                     .library = false,
                                     .own_kernels = KernelPath::kPortable};
   auto certifier = kernels::cuda::Certifier::Create(nullptr, options);
@@ -150,7 +150,7 @@ TEST_P(LinearMmaLayerTest, EveryRowCountAndPlaceGivesTheBitsOfTheRowAlone) {
   rig.ComputeExpected(accumulate);
   std::vector<int> counts;
   for (int rows = 1; rows <= 256; ++rows) counts.push_back(rows);
-  for (const int rows : {257, 511, 777, 1025, 1999, 3333, 4095}) counts.push_back(rows);
+  for (const int rows : {257, 511, 777, 1025, 1999, 3333, 4095, 8191}) counts.push_back(rows);
   for (size_t i = 0; i < counts.size(); ++i) {
     rig.Run(
         [&](const LinearCall& call, cudaStream_t stream) {
@@ -163,6 +163,15 @@ TEST_P(LinearMmaLayerTest, EveryRowCountAndPlaceGivesTheBitsOfTheRowAlone) {
   for (size_t i = 0; i < counts.size(); ++i) {
     EXPECT_EQ(differing[i], 0u) << "elements at " << counts[i] << " rows";
   }
+}
+
+TEST_P(LinearMmaLayerTest, EveryTilingRepeatsBesideABusyStream) {
+  const auto& [name, shape, accumulate] = GetParam();
+  auto certifier = kernels::cuda::Certifier::Create(
+      nullptr,
+      {.ladder = {testing::kRepeatedRows}, .library = false, .own_kernels = KernelPath::kPortable});
+  ASSERT_TRUE(certifier.ok()) << certifier.status().message();
+  testing::ExpectRepeats(**certifier, nullptr, shape, accumulate);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 #include "tests/gpu/linear_rig.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "kernels/cuda/linear/linear_kernels.h"
+#include "kernels/cuda/linear/linear_rung.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/test_streams.h"
 #include "tests/support/philox_data.h"
 
 namespace lockstep::testing {
@@ -159,6 +163,40 @@ void LinearRig::ProvideWorkspace(size_t bytes) { workspace_ = DeviceBytes(bytes 
 std::vector<unsigned long long> LinearRig::Differing() {
   Must(cudaDeviceSynchronize());
   return CopyFromDevice(counters_.as<unsigned long long>(), kCounters);
+}
+
+void ExpectRepeats(kernels::cuda::Certifier& certifier, cublasLtHandle_t handle,
+                   const LinearShape& shape, bool accumulate) {
+  LinearRig rig(shape, kRepeatedRows);
+  rig.ComputeExpected(accumulate);
+  const kernels::Buffer noise = DeviceBytes(size_t{256} << 20);
+  const TestStream busy;
+  const TestStream stream;
+  std::vector<std::string> names;
+  for (const int rows : {1, 8, 64, 160, kRepeatedRows}) {
+    const auto verdicts = certifier.Examine(shape, rows);
+    ASSERT_TRUE(verdicts.ok()) << verdicts.status().message();
+    for (const kernels::cuda::Certifier::Verdict& verdict : *verdicts) {
+      if (!verdict.certified()) continue;
+      const auto rung = kernels::cuda::LinearRung::Create(handle, shape, rows, verdict.choice);
+      ASSERT_TRUE(rung.ok()) << rung.status().message();
+      rig.ProvideWorkspace(rung->WorkspaceBytes(accumulate));
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        Must(cudaMemsetAsync(noise.as<void>(), repeat, noise.bytes(), busy.get()));
+        rig.Run(
+            [&](const kernels::cuda::LinearCall& call, cudaStream_t on) {
+              const absl::Status status = rung->Enqueue(call, on);
+              ASSERT_TRUE(status.ok()) << status.message();
+            },
+            rows, names.size(), stream.get());
+      }
+      Must(cudaDeviceSynchronize());
+      names.push_back(absl::StrCat("algorithm ", verdict.choice.traits.id, " at ", rows, " rows"));
+    }
+  }
+  ASSERT_FALSE(names.empty());
+  const std::vector<unsigned long long> differing = rig.Differing();
+  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(differing[i], 0u) << names[i];
 }
 
 }  // namespace lockstep::testing

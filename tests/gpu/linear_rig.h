@@ -65,4 +65,11 @@ class LinearRig {
   kernels::Buffer counters_;
 };
 
+// Runs everything that is certified for the shape at a few numbers of rows, 20 times beside a busy
+// stream, and expects the reference's bits of each run. The certifier's ladder holds kRepeatedRows;
+// `handle` is its own.
+inline constexpr int kRepeatedRows = 512;
+void ExpectRepeats(kernels::cuda::Certifier& certifier, cublasLtHandle_t handle,
+                   const kernels::cuda::LinearShape& shape, bool accumulate);
+
 }  // namespace lockstep::testing

@@ -34,7 +34,6 @@ using kernels::cuda::CertifierOptions;
 using kernels::cuda::KernelNode;
 using kernels::cuda::LinearCall;
 using kernels::cuda::LinearPlan;
-using kernels::cuda::LinearRung;
 using kernels::cuda::LinearShape;
 using testing::Certified;
 using testing::DenseShape;
@@ -43,7 +42,6 @@ using testing::LinearRig;
 using testing::Must;
 
 constexpr int kRowsMax = 8192;
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 // y by the reference, widened.
 std::vector<float> Reference(const LinearShape& shape, int rows, const std::vector<uint16_t>& x,
@@ -200,42 +198,11 @@ TEST_P(LinearLayerTest, EveryRowCountAndPlaceGivesTheBitsOfTheRowAlone) {
 }
 
 TEST_P(LinearLayerTest, EveryCertifiedAlgorithmRepeatsBesideABusyStream) {
-  constexpr int kRepeats = 20;
   const auto& [name, shape, accumulate] = GetParam();
-  constexpr int kLongest = 512;
-  auto certifier =
-      Certifier::Create(Handle(), {.ladder = {kLongest}, .own_kernels = testing::PathOfDevice()});
+  auto certifier = Certifier::Create(
+      Handle(), {.ladder = {testing::kRepeatedRows}, .own_kernels = testing::PathOfDevice()});
   ASSERT_TRUE(certifier.ok());
-  LinearRig rig(shape, kLongest);
-  rig.ComputeExpected(accumulate);
-  const kernels::Buffer noise = testing::DeviceBytes(size_t{256} << 20);
-  const kernels::cuda::Stream busy = kernels::cuda::CreateStream().value();
-  const kernels::cuda::Stream stream = kernels::cuda::CreateStream().value();
-  std::vector<std::string> names;
-  for (const int rows : {1, 8, 64, 160, kLongest}) {
-    const auto verdicts = (*certifier)->Examine(shape, rows);
-    ASSERT_TRUE(verdicts.ok()) << verdicts.status().message();
-    for (const Certifier::Verdict& verdict : *verdicts) {
-      if (!verdict.certified()) continue;
-      const auto rung = LinearRung::Create(Handle(), shape, rows, verdict.choice);
-      ASSERT_TRUE(rung.ok());
-      rig.ProvideWorkspace(rung->WorkspaceBytes(accumulate));
-      for (int repeat = 0; repeat < kRepeats; ++repeat) {
-        Must(cudaMemsetAsync(noise.as<void>(), repeat, noise.bytes(), busy.get()));
-        rig.Run(
-            [&](const LinearCall& call, cudaStream_t on) {
-              const absl::Status status = rung->Enqueue(call, on);
-              ASSERT_TRUE(status.ok()) << status.message();
-            },
-            rows, names.size(), stream.get());
-      }
-      Must(cudaDeviceSynchronize());
-      names.push_back(absl::StrCat("algorithm ", verdict.choice.traits.id, " at ", rows, " rows"));
-    }
-  }
-  ASSERT_FALSE(names.empty());
-  const std::vector<unsigned long long> differing = rig.Differing();
-  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(differing[i], 0u) << names[i];
+  testing::ExpectRepeats(**certifier, Handle(), shape, accumulate);
 }
 
 // Hopper's own kernel.

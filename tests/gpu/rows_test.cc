@@ -1,6 +1,7 @@
 // Ops that look at each row by itself, except those over the vocabulary. Bits are compared with
 // plain host code of the contract, wherever in a batch the row is and whoever its neighbours are;
 // accuracy with doubles, within bounds derived from the operands.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -300,6 +301,60 @@ TEST_F(RowOpsTest, CopiesRowsByIds) {
                                    nullptr));
     EXPECT_EQ(y.Read(), expected) << width;
   }
+}
+
+// The rows of a table hold numbers of every kind.
+TEST_F(RowOpsTest, CopiesRowsInEveryBatchBesideABusyStream) {
+  constexpr int kWidth = 264;
+  constexpr size_t kRowsMax = 8191;
+  std::vector<uint16_t> table(size_t{300} * kWidth);
+  for (size_t i = 0; i < table.size(); ++i) {
+    table[i] = static_cast<uint16_t>(testing::PhiloxWord(7, i));
+  }
+  std::vector<int32_t> ids;
+  std::vector<uint16_t> expected;
+  for (uint32_t i = 0; i < kRowsMax; ++i) {
+    ids.push_back(static_cast<int32_t>(testing::PhiloxWord(8, i) % 300));
+    const auto row = table.begin() + ptrdiff_t{ids.back()} * kWidth;
+    expected.insert(expected.end(), row, row + kWidth);
+  }
+  const DeviceArray<uint16_t> device_table(table);
+  const DeviceArray<int32_t> device_ids(ids);
+  DeviceArray<uint16_t> y(expected.size());
+  const auto embed = [&](size_t rows, cudaStream_t stream) {
+    Must(kernels::cuda::Embedding({.table = device_table.data(),
+                                   .table_dtype = kernels::DType::kBf16,
+                                   .width = kWidth,
+                                   .rows = static_cast<int>(rows),
+                                   .ids = device_ids.data(),
+                                   .y = y.data()},
+                                  stream));
+  };
+  const auto gather = [&](size_t rows, cudaStream_t stream) {
+    Must(kernels::cuda::GatherRows({.width = kWidth,
+                                    .rows = static_cast<int>(rows),
+                                    .source_rows = device_ids.data(),
+                                    .x = device_table.data(),
+                                    .y = y.data()},
+                                   stream));
+  };
+  const auto expect_rows = [&](size_t rows) {
+    std::vector<uint16_t> of_batch = expected;
+    std::fill(of_batch.begin() + static_cast<ptrdiff_t>(rows * kWidth), of_batch.end(), 0xFFFF);
+    ASSERT_TRUE(y.Read() == of_batch) << rows << " rows";
+    y.Poison();
+    Must(cudaDeviceSynchronize());
+  };
+  for (const size_t rows : testing::BatchSizes()) {
+    embed(rows, nullptr);
+    expect_rows(rows);
+    gather(rows, nullptr);
+    expect_rows(rows);
+  }
+  testing::RunBesideABusyStream(
+      20, [&](cudaStream_t stream) { embed(1025, stream); }, [&](int) { expect_rows(1025); });
+  testing::RunBesideABusyStream(
+      20, [&](cudaStream_t stream) { gather(1025, stream); }, [&](int) { expect_rows(1025); });
 }
 
 TEST_F(RowOpsTest, ACapturedGraphServesOtherContents) {

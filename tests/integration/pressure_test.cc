@@ -159,6 +159,22 @@ TEST(PressureTest, AnswerLargerThanTheClientTakesNamesTheLimit) {
   EXPECT_THAT(std::string(answer.status().message()), ::testing::HasSubstr("4194304"));
 }
 
+// Serialising it takes as long as many short calls, which would all wait for it.
+TEST(PressureTest, LongAnswersAreBuiltAsideAndShortOnesAreNot) {
+  constexpr char kLongWork[] = "lockstep_gateway_long_work_total";
+  ClusterHarness cluster({.workers = 1, .kv_bytes = int64_t{64} << 20});
+  ASSERT_TRUE(cluster.Start().ok());
+  v1::GenerateRequest request;
+  request.mutable_prompt_ids()->add_ids(1);
+  request.mutable_stop()->set_max_new_tokens(300);
+  request.mutable_stop()->set_ignore_eos(true);
+  ASSERT_TRUE(testing::GenerateAll(cluster.stub(), {request})[0].ok());
+  EXPECT_EQ(cluster.GatewayMetric(kLongWork), 0);
+  request.mutable_logprobs()->set_top_count(64);
+  ASSERT_TRUE(testing::GenerateAll(cluster.stub(), {request})[0].ok());
+  EXPECT_EQ(cluster.GatewayMetric(kLongWork), 1);
+}
+
 // The prompt is in what each sample sends to the router: together more than a message may have.
 TEST(PressureTest, GroupLargerThanAMessageReachesTheRouterInParts) {
   ClusterHarness cluster({.workers = 1, .kv_bytes = int64_t{64} << 20});

@@ -10,7 +10,7 @@ THREAD_HOMES = (
     "kernels/cpu/thread_pool.h",               # workers of the CPU backend
     "kernels/cpu/thread_pool.cc",
     "services/gateway/gateway_server.cc",      # ticker
-    "services/gateway/text_thread.h",          # tokenising long texts
+    "services/gateway/long_work_thread.h",     # long texts and long answers
     "services/router/router_server.cc",        # ticker
     "services/scheduler/scheduler_server.cc",  # ticker
     "services/worker/control_runner.h",        # control commands, which may wait for a step
@@ -20,6 +20,8 @@ THREAD_HOMES = (
     "services/worker/model/rank_team.h",       # a thread for each rank of a model
     "services/worker/model/rank_team.cc",
     "services/worker/model/random_weights.cc",  # drawing billions of numbers
+    "services/worker/model/tensor_checks.h",    # reading ahead of who loads
+    "services/worker/model/tensor_checks.cc",
     "tests/", "bench/",                        # races are tested with threads
 )
 

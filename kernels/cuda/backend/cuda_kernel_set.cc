@@ -31,6 +31,7 @@
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
 #include "kernels/cuda/runtime/event.h"
+#include "kernels/cuda/runtime/staged_copy.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/order/rope_table.h"
 
@@ -69,6 +70,7 @@ class CudaKernelSet final : public KernelSet {
 
   absl::Status Open() {
     LOCKSTEP_ASSIGN_OR_RETURN(stream_, CreateStream(StreamPriority::kHigh));
+    LOCKSTEP_ASSIGN_OR_RETURN(staged_, StagedCopy::Create(stream_.get()));
     LOCKSTEP_ASSIGN_OR_RETURN(lt_, CreateLtHandle());
     if (shared_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(shared_->end().Open(stream_.get()));
     for (Event& event : events_) {
@@ -130,7 +132,7 @@ class CudaKernelSet final : public KernelSet {
     LinearLayout allowed = layout;
     if (options_.normal) allowed.segments = 1;
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
-                              CudaLinearWeight::Create(weights, biases, allowed, stream_.get()));
+                              CudaLinearWeight::Create(weights, biases, allowed, copier()));
     if (packed->shared()) {
       if (shared_ == nullptr) {
         return absl::InvalidArgumentError(
@@ -146,12 +148,12 @@ class CudaKernelSet final : public KernelSet {
     return std::unique_ptr<LinearWeight>(std::move(packed));
   }
   absl::StatusOr<Buffer> UploadTable(const HostTensor& table) override {
-    return UploadBf16({&table, 1}, stream_.get());
+    return UploadBf16({&table, 1}, copier());
   }
   bool draws() const override { return true; }
   void Draw(const DrawArgs& args) override { Keep(cuda::Draw(args, stream_.get()), "drawing"); }
   absl::StatusOr<Buffer> UploadVector(const HostTensor& vector) override {
-    return UploadF32(vector, stream_.get());
+    return UploadF32(vector, copier());
   }
   absl::StatusOr<Buffer> MakeRopeTable(const RopeParameters& parameters) override {
     const std::vector<float> values = kernels::MakeRopeValues(parameters);
@@ -159,7 +161,7 @@ class CudaKernelSet final : public KernelSet {
                       .data = values.data(),
                       .dtype = DType::kF32,
                       .shape = {static_cast<int64_t>(values.size())}},
-                     stream_.get());
+                     copier());
   }
 
   absl::Status Prepare(const StepBounds& bounds) override;
@@ -210,6 +212,7 @@ class CudaKernelSet final : public KernelSet {
   }
 
  private:
+  WeightCopier copier() const { return {.staged = staged_.get(), .stream = stream_.get()}; }
   absl::Status MakeVocabularyScratch(int vocabulary, int rows_max);
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
   absl::StatusOr<CertificateTable> ChooseAlgorithms(const std::vector<LayerToCertify>& layers);
@@ -238,6 +241,7 @@ class CudaKernelSet final : public KernelSet {
   VocabularySchedule vocabulary_;
   Buffer vocabulary_scratch_;  // Of portable kernels.
   Stream stream_;
+  std::unique_ptr<StagedCopy> staged_;
   LtHandle lt_;
   absl::Status status_;
   std::array<Event, 4> events_;  // Of the last marks.

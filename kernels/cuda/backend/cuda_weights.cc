@@ -1,5 +1,6 @@
 #include "kernels/cuda/backend/cuda_weights.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,21 +47,39 @@ std::vector<float> WidenedToF32(const HostTensor& tensor) {
   return widened;
 }
 
-absl::Status CopyToDevice(void* device, const void* host, size_t bytes, cudaStream_t stream) {
-  // The source may be the device's memory too.
-  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
-      cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, stream), "copying weights"));
-  return StatusOfCuda(cudaStreamSynchronize(stream), "copying weights");
+// Whether the device can read the memory by itself: its own, of weights that it drew, or pinned.
+absl::StatusOr<bool> DeviceReads(const HostTensor& tensor) {
+  cudaPointerAttributes attributes = {};
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaPointerGetAttributes(&attributes, tensor.data), tensor.name.c_str()));
+  return attributes.type != cudaMemoryTypeUnregistered;
 }
 
-absl::Status CopyRowsToDevice(uint16_t* device, const HostTensor& tensor, cudaStream_t stream) {
-  constexpr size_t kElement = sizeof(uint16_t);
+// Elements as they are, without the gaps between rows.
+absl::Status CopyAsStored(void* device, const HostTensor& tensor, WeightCopier copier) {
+  const size_t element = SizeOf(tensor.dtype);
   const Rows rows = RowsOf(tensor);
-  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
-      cudaMemcpy2DAsync(device, rows.width * kElement, tensor.data, rows.stride * kElement,
-                        rows.width * kElement, rows.count, cudaMemcpyDefault, stream),
-      "copying weights"));
-  return StatusOfCuda(cudaStreamSynchronize(stream), "copying weights");
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool direct, DeviceReads(tensor));
+  if (!direct) {
+    return copier.staged->Rows(device,
+                               {.data = tensor.data,
+                                .count = rows.count,
+                                .width = rows.width * element,
+                                .stride = rows.stride * element},
+                               tensor.name);
+  }
+  return StatusOfCuda(
+      cudaMemcpy2DAsync(device, rows.width * element, tensor.data, rows.stride * element,
+                        rows.width * element, rows.count, cudaMemcpyDefault, copier.stream),
+      tensor.name.c_str());
+}
+
+template <typename T>
+absl::Status CopyValues(void* device, const std::vector<T>& values, const std::string& name,
+                        WeightCopier copier) {
+  const size_t bytes = values.size() * sizeof(T);
+  return copier.staged->Rows(
+      device, {.data = values.data(), .count = 1, .width = bytes, .stride = bytes}, name);
 }
 
 // The segments of a rank's part of a row-parallel layer, each a matrix of its own.
@@ -75,43 +94,34 @@ std::vector<HostTensor> Segments(const HostTensor& matrix, int segments) {
 
 }  // namespace
 
-absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, cudaStream_t stream) {
+absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, WeightCopier copier) {
   size_t count = 0;
   for (const HostTensor& tensor : tensors) count += ElementCount(tensor);
   LOCKSTEP_ASSIGN_OR_RETURN(Buffer buffer,
                             AllocateDevice(count * sizeof(uint16_t), tensors.front().name));
   uint16_t* target = buffer.as<uint16_t>();
   for (const HostTensor& tensor : tensors) {
-    const size_t elements = ElementCount(tensor);
-    const size_t bytes = elements * sizeof(uint16_t);
-    if (tensor.dtype == DType::kBf16 && tensor.row_stride > 0 && tensor.shape.size() == 2) {
-      LOCKSTEP_RETURN_IF_ERROR(CopyRowsToDevice(target, tensor, stream));
-    } else if (tensor.dtype == DType::kBf16) {
-      LOCKSTEP_RETURN_IF_ERROR(CopyToDevice(target, tensor.data, bytes, stream));
-    } else {
-      const std::vector<uint16_t> rounded = RoundedToBf16(tensor);
-      LOCKSTEP_RETURN_IF_ERROR(CopyToDevice(target, rounded.data(), bytes, stream));
-    }
-    target += elements;
+    LOCKSTEP_RETURN_IF_ERROR(tensor.dtype == DType::kBf16
+                                 ? CopyAsStored(target, tensor, copier)
+                                 : CopyValues(target, RoundedToBf16(tensor), tensor.name, copier));
+    target += ElementCount(tensor);
   }
   return buffer;
 }
 
-absl::StatusOr<Buffer> UploadF32(const HostTensor& tensor, cudaStream_t stream) {
-  const size_t bytes = ElementCount(tensor) * sizeof(float);
-  LOCKSTEP_ASSIGN_OR_RETURN(Buffer buffer, AllocateDevice(bytes, tensor.name));
-  if (tensor.dtype == DType::kF32) {
-    LOCKSTEP_RETURN_IF_ERROR(CopyToDevice(buffer.as<void>(), tensor.data, bytes, stream));
-  } else {
-    const std::vector<float> widened = WidenedToF32(tensor);
-    LOCKSTEP_RETURN_IF_ERROR(CopyToDevice(buffer.as<void>(), widened.data(), bytes, stream));
-  }
+absl::StatusOr<Buffer> UploadF32(const HostTensor& tensor, WeightCopier copier) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Buffer buffer,
+                            AllocateDevice(ElementCount(tensor) * sizeof(float), tensor.name));
+  LOCKSTEP_RETURN_IF_ERROR(
+      tensor.dtype == DType::kF32
+          ? CopyAsStored(buffer.as<void>(), tensor, copier)
+          : CopyValues(buffer.as<void>(), WidenedToF32(tensor), tensor.name, copier));
   return buffer;
 }
 
 absl::StatusOr<std::unique_ptr<CudaLinearWeight>> CudaLinearWeight::Create(
     std::span<const HostTensor> weights, std::span<const HostTensor> biases,
-    const LinearLayout& layout, cudaStream_t stream) {
+    const LinearLayout& layout, WeightCopier copier) {
   std::unique_ptr<CudaLinearWeight> result(new CudaLinearWeight);
   result->layout_ = layout;
   if (layout.reduced) {
@@ -138,12 +148,12 @@ absl::StatusOr<std::unique_ptr<CudaLinearWeight>> CudaLinearWeight::Create(
   }
   if (result->parts_ > 1) {
     LOCKSTEP_ASSIGN_OR_RETURN(result->weight_,
-                              UploadBf16(Segments(weights.front(), result->parts_), stream));
+                              UploadBf16(Segments(weights.front(), result->parts_), copier));
   } else {
-    LOCKSTEP_ASSIGN_OR_RETURN(result->weight_, UploadBf16(weights, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(result->weight_, UploadBf16(weights, copier));
   }
   if (shape.bias) {
-    LOCKSTEP_ASSIGN_OR_RETURN(result->bias_, UploadBf16(biases, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(result->bias_, UploadBf16(biases, copier));
   }
   return result;
 }

@@ -10,18 +10,27 @@
 #include "kernels/api/host_tensor.h"
 #include "kernels/api/linear.h"
 #include "kernels/cuda/linear/linear_shape.h"
+#include "kernels/cuda/runtime/staged_copy.h"
 
 namespace lockstep::kernels::cuda {
+
+// Where weights go on their way to the device. Memory of the host is read when a function that is
+// given this returns; the device's own, of weights that it drew, lives until the stream has run
+// this far.
+struct WeightCopier {
+  StagedCopy* staged = nullptr;  // On `stream`.
+  cudaStream_t stream = nullptr;
+};
 
 // A weight as the checkpoint lays it out, in bf16; its bias too. One that ranks reduce is cut into
 // its segments, each a matrix of its own with fp32 products.
 class CudaLinearWeight final : public LinearWeight {
  public:
   // Stacks tensors along outputs. An fp32 tensor is rounded to bf16. INVALID_ARGUMENT names a layer
-  // that the kernels cannot run. Returns when the host's memory is read.
+  // that the kernels cannot run.
   static absl::StatusOr<std::unique_ptr<CudaLinearWeight>> Create(
       std::span<const HostTensor> weights, std::span<const HostTensor> biases,
-      const LinearLayout& layout, cudaStream_t stream);
+      const LinearLayout& layout, WeightCopier copier);
 
   int outputs() const override {
     return layout_.gathered_outputs > 0 ? layout_.gathered_outputs : shape_.outputs;
@@ -54,9 +63,9 @@ class CudaLinearWeight final : public LinearWeight {
   Buffer bias_;
 };
 
-// The tensors one behind the other, in bf16. Returns when the host's memory is read.
-absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, cudaStream_t stream);
+// The tensors one behind the other, in bf16.
+absl::StatusOr<Buffer> UploadBf16(std::span<const HostTensor> tensors, WeightCopier copier);
 // In fp32.
-absl::StatusOr<Buffer> UploadF32(const HostTensor& tensor, cudaStream_t stream);
+absl::StatusOr<Buffer> UploadF32(const HostTensor& tensor, WeightCopier copier);
 
 }  // namespace lockstep::kernels::cuda

@@ -2,26 +2,37 @@
 
 #include "kernels/cuda/device/attention_parameters.cuh"
 #include "kernels/cuda/device/primitive/async_copy.cuh"
+#include "kernels/cuda/device/primitive/barrier.cuh"
 
 // How queries, keys and values come into shared memory on any GPU since Ampere: a warp copies 16
-// bytes a lane, and every lane's copies arrive on the stage's barrier when they are done. The same
-// verbs as BulkCopies.
+// bytes a lane. Each lane says that its part of a stage is there when it has begun kLater further
+// stages, and waits for its own copies then; a ring has more stages than that. The same verbs as
+// BulkCopies.
 namespace lockstep::kernels::cuda {
 
-struct AsyncCopies {
+template <int kLater>
+class AsyncCopies {
+ public:
   static constexpr int kThreads = 32;
-  // What a thread stored itself before Expect is released by an ordinary arrival.
-  static constexpr uint32_t kArrivals = kThreads + 1;
+  static constexpr uint32_t kArrivals = kThreads;
   // The smallest GPUs give a CTA 99 KiB.
   static constexpr int kDecodeStages = 4;
 
   static __device__ __forceinline__ void FenceBarriers() {}
 
-  static __device__ __forceinline__ void Expect(Barrier* barrier, uint32_t /*bytes*/) {
-    Arrive(barrier);
+  static __device__ __forceinline__ void Expect(Barrier*, uint32_t /*bytes*/) {}
+
+  __device__ __forceinline__ void Copied(Barrier* barrier) {
+    CommitCopies();
+    WaitForCopies<kLater>();
+    ArriveAt(Push(barrier));
   }
 
-  static __device__ __forceinline__ void Copied(Barrier* barrier) { ArriveAfterCopies(barrier); }
+  __device__ __forceinline__ void Finish() {
+    WaitForCopies<0>();
+#pragma unroll
+    for (int i = 0; i < kLater; ++i) ArriveAt(Push(nullptr));
+  }
 
   template <int kBytes>
   static __device__ __forceinline__ void CopyRow(uint8_t* shared, const void* global, Barrier*) {
@@ -54,6 +65,22 @@ struct AsyncCopies {
 
  private:
   static constexpr int kChunk = 16;
+
+  // The stage begun kLater before this one.
+  __device__ __forceinline__ Barrier* Push(Barrier* barrier) {
+    if constexpr (kLater == 0) return barrier;
+    Barrier* const oldest = begun_[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kLater; ++i) begun_[i] = begun_[i + 1];
+    begun_[kLater - 1] = barrier;
+    return oldest;
+  }
+
+  static __device__ __forceinline__ void ArriveAt(Barrier* barrier) {
+    if (barrier != nullptr) Arrive(barrier);
+  }
+
+  Barrier* begun_[kLater > 0 ? kLater : 1] = {};  // Where it has not arrived yet; oldest first.
 };
 
 }  // namespace lockstep::kernels::cuda

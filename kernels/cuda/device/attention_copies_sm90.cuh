@@ -4,7 +4,7 @@
 #include "kernels/cuda/device/primitive/bulk_copy_sm90.cuh"
 
 // How queries, keys and values come into shared memory on Hopper: one thread asks the copy engine.
-// A stage's barrier gets one arrival, then Expect, copies, Copied.
+// For each stage: Expect, copies, Copied; and at last Finish. A stage's barrier gets kArrivals.
 namespace lockstep::kernels::cuda {
 
 struct BulkCopies {
@@ -22,6 +22,9 @@ struct BulkCopies {
 
   // For every copying thread, after its copies.
   static __device__ __forceinline__ void Copied(Barrier*) {}
+
+  // For every copying thread, after its last Copied.
+  static __device__ __forceinline__ void Finish() {}
 
   // A row of kBytes, for one thread.
   template <int kBytes>

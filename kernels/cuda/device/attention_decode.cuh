@@ -58,6 +58,7 @@ class DecodeCopies {
       CopyKeysAndValues(unit, kv_head, pages);
     }
     Publish(AttentionUnit{}, 0);
+    copies_.Finish();
   }
 
  private:
@@ -83,7 +84,7 @@ class DecodeCopies {
     __syncwarp();  // The barrier expects the bytes before they come.
     CopyQueries<kHeadDim, Copies>(p_, kv_head, unit.row_begin, unit.row_count, lane_, slot.queries,
                                   &slot.full);
-    Copies::Copied(&slot.full);
+    copies_.Copied(&slot.full);
     slot_at_.Advance();
   }
 
@@ -117,12 +118,13 @@ class DecodeCopies {
     Copies::template CopyPage<kHeadDim, kPageTokens>(p_, page, kv_head, side, 0,
                                                      min(end - begin, kPageTokens),
                                                      shared_.tiles[at_.stage], full, lane_);
-    Copies::Copied(full);
+    copies_.Copied(full);
   }
 
   const AttentionParameters& p_;
   Shared& shared_;
   int lane_;
+  Copies copies_;
   int count_;
   int next_index_;
   AttentionUnit next_unit_;
@@ -167,11 +169,9 @@ class DecodeRows {
         ComputeFurtherSplits();
         StoreResult();
       }
+      Arrive(&slot.empty);
       __syncwarp();  // All lanes have stored before their warp says so.
-      if (lane_ == 0) {
-        Arrive(&slot.stored);
-        Arrive(&slot.empty);
-      }
+      if (lane_ == 0) Arrive(&slot.stored);
       slot_at_.Advance();
     }
   }
@@ -342,9 +342,9 @@ class DecodeRows {
     Release();
   }
 
+  // Every lane for itself: tools that look for races follow no warp for which one lane speaks.
   __device__ __forceinline__ void Release() {
-    __syncwarp();
-    if (lane_ == 0) Arrive(&shared_.empty[at_.stage]);
+    Arrive(&shared_.empty[at_.stage]);
     at_.Advance();
   }
 
@@ -408,12 +408,12 @@ __global__ void __launch_bounds__(kDecodeCtaThreads, 2)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shared::kStages; ++stage) {
       InitBarrier(&shared.full[stage], Copies::kArrivals);
-      InitBarrier(&shared.empty[stage], kDecodeWarps);
+      InitBarrier(&shared.empty[stage], kDecodeThreads);
     }
     for (int slot = 0; slot < Shared::kSlots; ++slot) {
       InitBarrier(&shared.slots[slot].full, Copies::kArrivals);
       InitBarrier(&shared.slots[slot].stored, kDecodeWarps);
-      InitBarrier(&shared.slots[slot].empty, kDecodeWarps + 1);
+      InitBarrier(&shared.slots[slot].empty, kDecodeThreads + 32);
     }
     Copies::FenceBarriers();
   }

@@ -53,7 +53,7 @@ class DecodeMerges {
       const int kv_head = slot.kv_head;
       // Only then may the slot be used again: two phases of `stored` could not be told apart.
       Wait(&slot.stored, at.parity);
-      if (lane_ == 0) Arrive(&slot.empty);
+      Arrive(&slot.empty);
       at.Advance();
       if (unit.run < unit.splits && ArrivesLast(unit, kv_head)) {
         for (int packed = 0; packed < unit.row_count * p_.group; packed += kRowsAtOnce) {

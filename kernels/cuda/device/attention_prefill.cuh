@@ -34,7 +34,7 @@ template <int kHeadDim, int kBlock, typename Copies>
 __device__ __forceinline__ void CopyPrefillBlock(const AttentionParameters& p,
                                                  const AttentionTile& tile, int kv_head,
                                                  KvSide side, int begin, uint8_t* stage,
-                                                 Barrier* barrier, int thread) {
+                                                 Barrier* barrier, int thread, Copies& copies) {
   const int32_t* pages = p.block_table + static_cast<size_t>(tile.sequence) * p.blocks_max;
   if (thread == 0) Copies::Expect(barrier, kBlock * kHeadDim * 2);
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ __forceinline__ void CopyPrefillBlock(const AttentionParameters& p,
     Copies::template CopyPage<kHeadDim, kBlock>(p, page, kv_head, side, part, valid, stage, barrier,
                                                 thread);
   }
-  Copies::Copied(barrier);
+  copies.Copied(barrier);
 }
 
 // Copies the tile's keys and values, block by block. For the threads that copy.
@@ -53,17 +53,19 @@ template <int kHeadDim, int kBlock, typename Copies, typename Shared>
 __device__ void CopyPrefillTile(const AttentionParameters& p, const AttentionTile& tile,
                                 int kv_head, Shared& shared, int thread) {
   RingPosition<Shared::kStages> at;
+  Copies copies;
   for (int begin = 0; begin < tile.kv_length; begin += kBlock) {
     Wait(&shared.keys_empty[at.stage], at.parity ^ 1);
     CopyPrefillBlock<kHeadDim, kBlock, Copies>(p, tile, kv_head, KvSide::kKeys, begin,
                                                shared.keys[at.stage], &shared.keys_full[at.stage],
-                                               thread);
+                                               thread, copies);
     Wait(&shared.values_empty[at.stage], at.parity ^ 1);
     CopyPrefillBlock<kHeadDim, kBlock, Copies>(p, tile, kv_head, KvSide::kValues, begin,
                                                shared.values[at.stage],
-                                               &shared.values_full[at.stage], thread);
+                                               &shared.values_full[at.stage], thread, copies);
     at.Advance();
   }
+  copies.Finish();
 }
 
 // The rows of one lane: two rows of the fragments, in one split and over the splits before it.
@@ -231,8 +233,8 @@ __device__ __forceinline__ void ComputePrefillRows(const AttentionParameters& p,
   RingPosition<Shared::kStages> keys_at;
   RingPosition<Shared::kStages> values_at;
   const auto release = [lane](Barrier* barrier) {
-    __syncwarp();  // All lanes have read the stage before their warp gives it back.
-    if (lane == 0) Arrive(barrier);
+    __syncwarp();  // The warp's product is done before it gives the stage back.
+    if (lane < Products::kReaders) Arrive(barrier);
   };
 
   const auto begin_scores = [&] {
@@ -305,8 +307,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + Products::kCopyThreads, 1)
     for (int stage = 0; stage < Shared::kStages; ++stage) {
       InitBarrier(&shared.keys_full[stage], Copies::kArrivals);
       InitBarrier(&shared.values_full[stage], Copies::kArrivals);
-      InitBarrier(&shared.keys_empty[stage], kWarpgroups * 4);
-      InitBarrier(&shared.values_empty[stage], kWarpgroups * 4);
+      InitBarrier(&shared.keys_empty[stage], kWarpgroups * 4 * Products::kReaders);
+      InitBarrier(&shared.values_empty[stage], kWarpgroups * 4 * Products::kReaders);
     }
     Copies::FenceBarriers();
   }

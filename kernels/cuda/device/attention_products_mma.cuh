@@ -12,6 +12,7 @@ template <int kHeadDim, int kBlock>
 struct MmaProducts {
   static constexpr bool kAsynchronous = false;
   static constexpr int kCopyThreads = 32;
+  static constexpr int kReaders = 32;  // Lanes that load from a stage.
   // The smallest GPUs give a CTA 99 KiB: a block's keys, its values, and sums of splits.
   static constexpr int kStages = kBlock == 64 ? 2 : 1;
   static constexpr uint32_t kSlabBytes = kBlock * kSlabDims * 2;

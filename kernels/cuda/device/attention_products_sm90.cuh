@@ -14,6 +14,7 @@ template <int kHeadDim, int kBlock, int kWarpgroups>
 struct WgmmaProducts {
   static constexpr bool kAsynchronous = true;
   static constexpr int kCopyThreads = 128;  // A warpgroup, of which one thread copies.
+  static constexpr int kReaders = 1;        // Of a warp, for the tensor core that reads a stage.
   static constexpr int kStages = kBlock == 64 ? 3 : 2;
   static constexpr uint32_t kSlabBytes = kBlock * kSlabDims * 2;
 

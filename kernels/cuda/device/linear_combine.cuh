@@ -31,19 +31,8 @@ __device__ __forceinline__ void CombineFour(const LinearCombineParameters& p, si
     Widen4(*reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(p.partials) + from),
            values);
   } else {
-    float4 parts[kSegments];
-#pragma unroll
-    for (int s = 0; s < kSegments; ++s) {
-      parts[s] = *reinterpret_cast<const float4*>(static_cast<const float*>(p.partials) +
-                                                  static_cast<size_t>(s) * p.partial_stride + from);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float v[kSegments];
-#pragma unroll
-      for (int s = 0; s < kSegments; ++s) v[s] = (&parts[s].x)[i];
-      values[i] = TreeOfThread(v);
-    }
+    const float* const first = static_cast<const float*>(p.partials) + from;
+    TreeOfSegments<kSegments>([&](size_t s) { return first + s * p.partial_stride; }, values);
     if (p.bias != nullptr) {
       float bias[4];
       Widen4(*reinterpret_cast<const uint2*>(p.bias + o), bias);

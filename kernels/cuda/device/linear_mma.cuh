@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/linear_product.cuh"
 #include "kernels/cuda/device/primitive/async_copy.cuh"
 #include "kernels/cuda/device/primitive/mma.cuh"
 
@@ -11,8 +12,7 @@
 // outputs for one segment; its warps divide the tile, and copies of the next steps of 64 inputs are
 // on their way. Weights are the left operand, so that few rows make a narrow product. Each element
 // adds groups of 16 inputs in ascending order from zero, one chain in one accumulator.
-// Placement-invariant. x: bf16 [rows, inputs], weight: bf16 [outputs, inputs], product: [segments]
-// [rows, outputs].
+// Placement-invariant.
 namespace lockstep::kernels::cuda {
 
 template <int kRowsOfTile, int kOutputsOfTile, int kWarpsOfRows, int kWarpsOfOutputs,
@@ -33,30 +33,16 @@ struct LinearMmaTiling {
   static_assert(kSharedBytes <= 99 * 1024);
 };
 
-struct LinearMmaParameters {
-  const uint16_t* weight;
-  const uint16_t* bias;
-  const uint16_t* x;
-  void* product;
-  size_t x_stride;
-  size_t product_stride;  // Between rows; segments are rows * product_stride apart.
-  int rows;
-  int outputs;
-  int inputs;
-  int length;  // Inputs of a segment.
-  int row_tiles;
-  bool product_f32;
-};
-
 template <typename Tiling>
 class LinearMma {
  public:
-  __device__ LinearMma(const LinearMmaParameters& p, uint8_t* shared)
+  __device__ LinearMma(const LinearProductParameters& p, uint8_t* shared)
       : p_(p), shared_(SharedAddress(shared)), thread_(static_cast<int>(threadIdx.x)) {
     // CTAs that run at once take all rows of a few outputs.
     const int tile = static_cast<int>(blockIdx.x);
-    row_ = tile % p.row_tiles * Tiling::kRows;
-    output_ = tile / p.row_tiles * Tiling::kOutputs;
+    const int row_tiles = (p.rows + Tiling::kRows - 1) / Tiling::kRows;
+    row_ = tile % row_tiles * Tiling::kRows;
+    output_ = tile / row_tiles * Tiling::kOutputs;
     segment_ = static_cast<int>(blockIdx.y);
     lane_ = thread_ % 32;
     const int warp = thread_ / 32;
@@ -203,7 +189,7 @@ class LinearMma {
     *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p_.product) + At(row, output)) = pair;
   }
 
-  const LinearMmaParameters& p_;
+  const LinearProductParameters& p_;
   uint32_t shared_;
   int thread_;
   int lane_;
@@ -217,7 +203,7 @@ class LinearMma {
 
 template <typename Tiling>
 __global__ void __launch_bounds__(Tiling::kThreads)
-    LinearMmaKernel(const __grid_constant__ LinearMmaParameters p) {
+    LinearMmaKernel(const __grid_constant__ LinearProductParameters p) {
   extern __shared__ __align__(128) uint8_t shared[];
   LinearMma<Tiling>(p, shared).Run();
 }

@@ -4,30 +4,15 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/linear_product.cuh"
 #include "kernels/cuda/device/primitive/mma.cuh"
-#include "kernels/cuda/linear/linear_kernels.h"
 
 // A linear layer written down as the contract says it: one warp a tile of 16 rows and 64 outputs,
-// plain loads, groups of 16 inputs in ascending order from zero. x: bf16 [rows, inputs], weight:
-// bf16 [outputs, inputs], product: [segments][rows, outputs]. Placement-invariant.
+// plain loads, groups of 16 inputs in ascending order from zero. Placement-invariant.
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kReferenceRows = 16;
 inline constexpr int kReferenceTiles = 8;  // Of 8 outputs.
-
-struct LinearReferenceParameters {
-  const uint16_t* weight;
-  const uint16_t* bias;
-  const uint16_t* x;
-  void* product;
-  size_t x_stride;
-  size_t product_stride;  // Between rows; segments are rows * product_stride apart.
-  int rows;
-  int outputs;
-  int inputs;
-  int length;  // Inputs of a segment.
-  bool product_f32;
-};
 
 __device__ __forceinline__ float WidenBf16(uint16_t bits) {
   return __uint_as_float(static_cast<uint32_t>(bits) << 16);
@@ -38,7 +23,7 @@ __device__ __forceinline__ uint32_t PairOrZero(const uint16_t* row, int at, bool
   return exists ? *reinterpret_cast<const uint32_t*>(row + at) : 0;
 }
 
-static __global__ void LinearReferenceKernel(LinearReferenceParameters p) {
+static __global__ void LinearReferenceKernel(LinearProductParameters p) {
   const int lane = static_cast<int>(threadIdx.x);
   const int segment = static_cast<int>(blockIdx.z);
   const int output = static_cast<int>(blockIdx.x) * kReferenceTiles * 8;

@@ -20,6 +20,20 @@ __device__ __forceinline__ float InverseRootMean(float squares, float inverse_wi
   return __fdiv_rn(1.0f, __fsqrt_rn(squares * inverse_width + epsilon));
 }
 
+// The norm of a row of which each thread of the CTA holds kCount neighbouring elements, zeros
+// behind the width; x becomes y, not yet rounded. `warp_sums` as of TreeOfCta.
+template <int kCount>
+__device__ __forceinline__ void NormaliseRow(float (&x)[kCount], const float (&weight)[kCount],
+                                             float inverse_width, float epsilon, float* warp_sums) {
+  float squares[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) squares[i] = x[i] * x[i];
+  const float r =
+      InverseRootMean(TreeOfCta(TreeOfThread(squares), warp_sums), inverse_width, epsilon);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x[i] = weight[i] * RoundedToBf16(x[i] * r);
+}
+
 struct NormParameters {
   const float* weight;
   const uint16_t* x;
@@ -47,18 +61,8 @@ __device__ __forceinline__ void LoadUpdate(const NormParameters& p, size_t at, i
   const float* const partials = static_cast<const float*>(p.update) + at;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float v[4][kSegments];
-#pragma unroll
-    for (int s = 0; s < kSegments; ++s) {
-      const float4 part = *reinterpret_cast<const float4*>(
-          partials + static_cast<size_t>(s) * p.partial_stride + 4 * half);
-      v[0][s] = part.x;
-      v[1][s] = part.y;
-      v[2][s] = part.z;
-      v[3][s] = part.w;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) u[4 * half + i] = TreeOfThread(v[i]);
+    TreeOfSegments<kSegments>([&](size_t s) { return partials + s * p.partial_stride + 4 * half; },
+                              u + 4 * half);
   }
   if (p.bias != nullptr) {
     float bias[8];
@@ -77,8 +81,7 @@ __global__ void __launch_bounds__(1024) RmsNormKernel(const __grid_constant__ No
   const size_t row = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x) * kVectors * 8;
   float x[kVectors * 8];
-  float squares[kVectors * 8];
-  float weight[kVectors * 8];
+  float weight[kVectors * 8] = {};
   // Nothing that runs before writes the weights.
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -107,18 +110,12 @@ __global__ void __launch_bounds__(1024) RmsNormKernel(const __grid_constant__ No
       *residual = Pack8(values);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kVectors * 8; ++i) squares[i] = x[i] * x[i];
-  const float r =
-      InverseRootMean(TreeOfCta(TreeOfThread(squares), warp_sums), p.inverse_width, p.epsilon);
+  NormaliseRow(x, weight, p.inverse_width, p.epsilon, warp_sums);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = first + 8 * v;
     if (column >= p.width) continue;
-    float y[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) y[i] = weight[8 * v + i] * RoundedToBf16(x[8 * v + i] * r);
-    *reinterpret_cast<uint4*>(p.y + row * p.y_stride + column) = Pack8(y);
+    *reinterpret_cast<uint4*>(p.y + row * p.y_stride + column) = Pack8(x + 8 * v);
   }
 }
 

@@ -20,6 +20,22 @@ __device__ __forceinline__ float TreeOfThread(const float (&v)[kCount]) {
   return sums[0];
 }
 
+// T over the segments of four neighbouring sums, each: segment s has them at from(s), 16-byte
+// aligned.
+template <int kSegments, typename From>
+__device__ __forceinline__ void TreeOfSegments(const From& from, float* sums) {
+  float4 parts[kSegments];
+#pragma unroll
+  for (int s = 0; s < kSegments; ++s) parts[s] = *reinterpret_cast<const float4*>(from(s));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float v[kSegments];
+#pragma unroll
+    for (int s = 0; s < kSegments; ++s) v[s] = (&parts[s].x)[i];
+    sums[i] = TreeOfThread(v);
+  }
+}
+
 // T over aligned groups of kLanes lanes.
 template <int kLanes>
 __device__ __forceinline__ float TreeOfLanes(float v) {

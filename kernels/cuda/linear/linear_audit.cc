@@ -126,7 +126,9 @@ absl::Status LinearAudit::Advance(cudaStream_t stream) {
     const cudaError_t error = cudaEventQuery(halves_[other].compared.get());
     if (error == cudaSuccess) {
       LOCKSTEP_RETURN_IF_ERROR(Collect(other));
-    } else if (error != cudaErrorNotReady) {
+    } else if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // It is no failure, and must not be found by who asks next.
+    } else {
       return StatusOfCuda(error, kWhat);
     }
   }

@@ -34,12 +34,9 @@ cudaError_t CompareAuditedRows(const AuditComparison& comparison, cudaStream_t s
   if (comparison.rows_copied <= 0 || comparison.slots <= 0) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(comparison.rows_copied),
                   static_cast<unsigned>(comparison.slots));
-  if (comparison.type == DType::kF32) {
-    CompareAuditedRowsKernel<uint32_t><<<grid, kAuditThreads, 0, stream>>>(comparison);
-  } else {
-    CompareAuditedRowsKernel<uint16_t><<<grid, kAuditThreads, 0, stream>>>(comparison);
-  }
-  return cudaGetLastError();
+  const auto kernel = comparison.type == DType::kF32 ? CompareAuditedRowsKernel<uint32_t>
+                                                     : CompareAuditedRowsKernel<uint16_t>;
+  return LaunchInOrder(kernel, grid, dim3(kAuditThreads), 0, stream, comparison);
 }
 
 }  // namespace lockstep::kernels::cuda

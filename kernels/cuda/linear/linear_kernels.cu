@@ -36,20 +36,7 @@ cudaError_t LinearReference(const ReferenceCall& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((shape.outputs + kOutputs - 1) / kOutputs),
                   static_cast<unsigned>((call.rows + kReferenceRows - 1) / kReferenceRows),
                   static_cast<unsigned>(shape.segments));
-  const bool whole = shape.segments == 1;
-  LinearReferenceKernel<<<grid, 32, 0, stream>>>(
-      {.weight = static_cast<const uint16_t*>(call.weight),
-       .bias = whole ? static_cast<const uint16_t*>(call.bias) : nullptr,
-       .x = static_cast<const uint16_t*>(call.x),
-       .product = call.product,
-       .x_stride = static_cast<size_t>(shape.x_stride),
-       .product_stride = static_cast<size_t>(whole ? shape.y_stride : shape.outputs),
-       .rows = call.rows,
-       .outputs = shape.outputs,
-       .inputs = shape.inputs,
-       .length = shape.inputs / shape.segments,
-       .product_f32 = ProductType(shape) == DType::kF32});
-  return cudaGetLastError();
+  return LaunchInOrder(LinearReferenceKernel, grid, dim3(32), 0, stream, ProductParametersOf(call));
 }
 
 cudaError_t LinearCombine(const CombineCall& call, cudaStream_t stream) {

@@ -14,26 +14,12 @@ namespace {
 
 template <typename Tiling>
 cudaError_t Launch(const LinearMmaCall& call, cudaStream_t stream) {
-  const LinearShape& shape = call.shape;
-  const bool whole = shape.segments == 1;
-  const LinearMmaParameters parameters{
-      .weight = static_cast<const uint16_t*>(call.weight),
-      .bias = whole ? static_cast<const uint16_t*>(call.bias) : nullptr,
-      .x = static_cast<const uint16_t*>(call.x),
-      .product = call.product,
-      .x_stride = static_cast<size_t>(shape.x_stride),
-      .product_stride = static_cast<size_t>(whole ? shape.y_stride : shape.outputs),
-      .rows = call.rows,
-      .outputs = shape.outputs,
-      .inputs = shape.inputs,
-      .length = shape.inputs / shape.segments,
-      .row_tiles = (call.rows + Tiling::kRows - 1) / Tiling::kRows,
-      .product_f32 = ProductType(shape) == DType::kF32};
-  const int output_tiles = (shape.outputs + Tiling::kOutputs - 1) / Tiling::kOutputs;
-  const dim3 grid(static_cast<unsigned>(parameters.row_tiles * output_tiles),
-                  static_cast<unsigned>(shape.segments));
+  const int row_tiles = (call.rows + Tiling::kRows - 1) / Tiling::kRows;
+  const int output_tiles = (call.shape.outputs + Tiling::kOutputs - 1) / Tiling::kOutputs;
+  const dim3 grid(static_cast<unsigned>(row_tiles * output_tiles),
+                  static_cast<unsigned>(call.shape.segments));
   return LaunchInOrder(LinearMmaKernel<Tiling>, grid, dim3(Tiling::kThreads), Tiling::kSharedBytes,
-                       stream, parameters);
+                       stream, ProductParametersOf(call));
 }
 
 struct Entry {

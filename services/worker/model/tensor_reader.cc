@@ -4,17 +4,17 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "services/worker/model/tensor_check.h"
 
 namespace lockstep::worker {
 namespace {
 
-// Small enough that the bytes digested are still in cache from the check before.
-constexpr size_t kPieceBytes = size_t{256} << 10;
+// More read faster than one thread copies.
+constexpr int kCheckThreads = 8;
 
 absl::Status Refuse(const Checkpoint::Tensor& tensor, const std::string& what) {
   return absl::InvalidArgumentError(
@@ -31,26 +31,21 @@ std::optional<kernels::DType> TypeOf(const std::string& stored) {
   return std::nullopt;
 }
 
-// One pass over the bytes for both the values and the digest.
-absl::StatusOr<base::Digest128> CheckAndDigest(const Checkpoint::Tensor& tensor,
-                                               kernels::DType dtype) {
-  base::Hasher hasher;
-  hasher.Bytes(tensor.entry->name).Bytes(tensor.entry->dtype);
-  hasher.Array(std::span<const int64_t>(tensor.entry->shape));
-  const std::span<const std::byte> data = tensor.file->Data(*tensor.entry);
-  for (size_t begin = 0; begin < data.size(); begin += kPieceBytes) {
-    const auto piece = data.subspan(begin, std::min(kPieceBytes, data.size() - begin));
-    const std::optional<int64_t> found = FindNonFinite(piece, dtype);
-    if (found.has_value()) {
-      return Refuse(
-          tensor, absl::StrCat("element ", begin / SizeOf(dtype) + *found, " is NaN or infinite"));
-    }
-    hasher.Bytes({reinterpret_cast<const char*>(piece.data()), piece.size()});
-  }
-  return hasher.Finish();
+}  // namespace
+
+TensorReader::TensorReader(const Checkpoint& checkpoint)
+    : checkpoint_(checkpoint),
+      checks_(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kCheckThreads)) {
 }
 
-}  // namespace
+void TensorReader::ReadAhead(std::string_view prefix) {
+  const auto& tensors = checkpoint_.tensors();
+  for (auto it = tensors.lower_bound(prefix); it != tensors.end(); ++it) {
+    if (!std::string_view(it->first).starts_with(prefix)) break;
+    const std::optional<kernels::DType> dtype = TypeOf(it->second.entry->dtype);
+    if (dtype.has_value() && !digests_.contains(it->first)) checks_.Begin(it->second, *dtype);
+  }
+}
 
 absl::StatusOr<kernels::HostTensor> TensorReader::Take(const std::string& name,
                                                        const std::vector<int64_t>& shape) {
@@ -69,7 +64,7 @@ absl::StatusOr<kernels::HostTensor> TensorReader::Take(const std::string& name,
     return Refuse(*tensor,
                   absl::StrCat("dtype is ", tensor->entry->dtype, "; only BF16 and F32 are read"));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(digests_[name], CheckAndDigest(*tensor, *dtype));
+  LOCKSTEP_ASSIGN_OR_RETURN(digests_[name], checks_.Take(*tensor, *dtype));
   return kernels::HostTensor{.name = name,
                              .data = tensor->file->Data(*tensor->entry).data(),
                              .dtype = *dtype,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/base/hash.h"
 #include "kernels/api/host_tensor.h"
 #include "services/worker/model/checkpoint.h"
+#include "services/worker/model/tensor_checks.h"
 #include "services/worker/model/weight_source.h"
 
 namespace lockstep::worker {
@@ -19,9 +21,11 @@ namespace lockstep::worker {
 // and knows at the end which tensors nobody took. Borrows the checkpoint.
 class TensorReader final : public WeightSource {
  public:
-  explicit TensorReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  explicit TensorReader(const Checkpoint& checkpoint);
 
   bool Has(const std::string& name) const override { return checkpoint_.Find(name) != nullptr; }
+  // Has threads check them. What is wrong with one is told when it is taken.
+  void ReadAhead(std::string_view prefix) override;
   // The tensor, mapped. Errors name file and tensor.
   absl::StatusOr<kernels::HostTensor> Take(const std::string& name,
                                            const std::vector<int64_t>& shape) override;
@@ -35,6 +39,7 @@ class TensorReader final : public WeightSource {
   std::map<std::string, base::Digest128> digests_;
   std::vector<std::string> copies_;
   std::vector<Checkpoint::Tensor> mapped_;
+  TensorChecks checks_;
 };
 
 }  // namespace lockstep::worker

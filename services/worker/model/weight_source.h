@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,8 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual bool Has(const std::string& name) const = 0;
+  // Tensors whose names begin so will be taken soon: a source may read them beside its caller.
+  virtual void ReadAhead(std::string_view /*prefix*/) {}
   // The tensor, with checked values; its data lives until DropPages. INVALID_ARGUMENT names it.
   virtual absl::StatusOr<kernels::HostTensor> Take(const std::string& name,
                                                    const std::vector<int64_t>& shape) = 0;

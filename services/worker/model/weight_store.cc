@@ -1,5 +1,6 @@
 #include "services/worker/model/weight_store.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -12,8 +13,12 @@ namespace {
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kLmHead[] = "lm_head.weight";
 constexpr int kSegmentMultiple = 64;
+// Layers that are read while one is packed: so many that no reader waits for the largest tensor.
+constexpr int kLayersAhead = 2;
 
 using Shape = std::vector<int64_t>;
+
+std::string PrefixOf(int layer) { return absl::StrCat("model.layers.", layer, "."); }
 
 class WeightLoader {
  public:
@@ -23,10 +28,18 @@ class WeightLoader {
 
   absl::StatusOr<ModelWeights> Load() {
     ModelWeights weights;
+    source_->ReadAhead(kEmbedding);
+    if (!config_.tied_embeddings) source_->ReadAhead(kLmHead);
+    for (int layer = 0; layer < std::min(kLayersAhead, config_.layers); ++layer) {
+      source_->ReadAhead(PrefixOf(layer));
+    }
     LOCKSTEP_RETURN_IF_ERROR(LoadEnds(&weights));
     LOCKSTEP_RETURN_IF_ERROR(DropPages());
     for (int layer = 0; layer < config_.layers; ++layer) {
-      const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+      if (layer + kLayersAhead < config_.layers) {
+        source_->ReadAhead(PrefixOf(layer + kLayersAhead));
+      }
+      const std::string prefix = PrefixOf(layer);
       LOCKSTEP_RETURN_IF_ERROR(LoadAttention(prefix, &weights.layers.emplace_back()));
       LOCKSTEP_RETURN_IF_ERROR(LoadFfn(prefix, &weights.layers.back()));
       LOCKSTEP_RETURN_IF_ERROR(DropPages());

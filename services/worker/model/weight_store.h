@@ -55,8 +55,8 @@ struct ModelLayout {
 // Packs one rank's part of the weights of `source` for `kernels`; every rank reads and checks all.
 // INVALID_ARGUMENT names the tensor, and its file if it has one: of one that is missing, not part
 // of the model, of another shape, of a type other than BF16 and F32, or with a NaN or an infinity
-// inside. Pages are dropped as soon as a layer is packed, so memory peaks at the packed weights and
-// one layer.
+// inside. Pages are dropped as soon as a layer is packed, and read two layers ahead, so memory
+// peaks at the packed weights and three layers of the file's pages.
 absl::StatusOr<ModelWeights> LoadWeights(const ModelConfig& config, WeightSource* source,
                                          const ModelLayout& layout, kernels::KernelSet* kernels);
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/sink.h"
+#include "services/gateway/credit_window.h"
 #include "services/gateway/request_table.h"
 #include "tests/support/live_bytes.h"
 
@@ -57,8 +58,10 @@ v1::SequenceDelta Token(int64_t begin, int32_t id, bool last) {
 
 class GenerationTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Generation> Make(int64_t n, int64_t credit = -1, bool minted = false,
-                                   const std::string& id = "r") {
+  using Credit = Generation::Credit;
+
+  std::shared_ptr<Generation> Make(int64_t n, Credit credit = Credit::kLedger, bool minted = false,
+                                   const std::string& id = "r", int64_t new_tokens = 10) {
     auto context = std::make_shared<RequestContext>();
     auto limits = std::make_shared<ModelLimits>();
     context->limits = limits;
@@ -68,12 +71,11 @@ class GenerationTest : public ::testing::Test {
     context->request.n = n;
     context->request.sub_seeds.assign(n, 7);
     context->request.effective.mutable_logprobs()->set_generated(true);
-    context->request.effective.mutable_stop()->set_max_new_tokens(10);
+    context->request.effective.mutable_stop()->set_max_new_tokens(new_tokens);
     return std::make_shared<Generation>(
         std::move(context),
-        Generation::Options{.deadline = clock_.Now() + absl::Seconds(60),
-                            .credit_tokens = credit,
-                            .retry_budget = 2},
+        Generation::Options{
+            .deadline = clock_.Now() + absl::Seconds(60), .credit = credit, .retry_budget = 2},
         Generation::Deps{
             .routes = &routes_, .clock = &clock_, .metrics = &metrics_, .logger = logger_});
   }
@@ -111,7 +113,7 @@ TEST_F(GenerationTest, LostRouterCostsBudgetAndTheLastLossEndsTheSample) {
     const auto open = sequence.BuildOpen();
     ASSERT_TRUE(open.has_value());
     EXPECT_EQ(open->sequence().deliver_output_from(), 1);
-    EXPECT_EQ(open->credit_tokens(), 9);
+    EXPECT_EQ(open->credit_tokens(), CreditWindow(generation->context().request) - 1);
     EXPECT_EQ(open->retry_budget(), 1 - loss);
   }
   EXPECT_FALSE(sequence.BuildOpen().has_value());
@@ -130,18 +132,53 @@ TEST_F(GenerationTest, DifferingBitsFailTheSampleAndAreCounted) {
 }
 
 TEST_F(GenerationTest, CreditGrantedInAllIsWhatAReopenedSampleStillMayBring) {
-  auto generation = Make(1, /*credit=*/2);
+  auto generation = Make(1, Credit::kReader);
   generation->Start();
-  EXPECT_EQ(routes_.opened[0].open.credit_tokens(), 2);
+  const int64_t window = CreditWindow(generation->context().request);
+  EXPECT_EQ(routes_.opened[0].open.credit_tokens(), window);
   routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
+  EXPECT_EQ(routes_.opened[0].sequence->TakeCredit(), 0);
   generation->Grant(0, 3);
   EXPECT_EQ(routes_.credit, 3);
-  EXPECT_EQ(routes_.opened[0].sequence->BuildOpen()->credit_tokens(), 4);
+  EXPECT_EQ(routes_.opened[0].sequence->BuildOpen()->credit_tokens(), window - 1 + 3);
+}
+
+TEST_F(GenerationTest, NoMoreThanAWindowOfAnAnswerIsUnderWayAndHalfAWindowIsGrantedAtOnce) {
+  constexpr int64_t kTokens = 3000;
+  auto generation = Make(1, Credit::kLedger, false, "r", kTokens);
+  generation->Start();
+  const int64_t window = CreditWindow(generation->context().request);
+  ASSERT_LT(window, kTokens / 4);
+  RouteSequence& sequence = *routes_.opened[0].sequence;
+  int64_t granted = routes_.opened[0].open.credit_tokens();
+  for (int64_t position = 0; position < kTokens; ++position) {
+    ASSERT_GT(granted, position) << "it would stop";
+    sequence.OnDelta(Token(position, 5, position + 1 == kTokens));
+    if (const int64_t tokens = sequence.TakeCredit(); tokens > 0) {
+      EXPECT_GE(tokens, window / 2);
+      granted += tokens;
+    }
+    ASSERT_LE(granted - position - 1, window);
+  }
+  EXPECT_TRUE(generation->finished());
+}
+
+TEST_F(GenerationTest, AWholeAnswerDoesNotWaitForTheStreamItAttachedTo) {
+  auto generation = Make(1, Credit::kReader, false, "r", 1000);
+  generation->Start();
+  const int64_t window = CreditWindow(generation->context().request);
+  for (int64_t i = 0; i < window; ++i) routes_.opened[0].sequence->OnDelta(Token(i, 5, false));
+  EXPECT_EQ(routes_.opened[0].sequence->TakeCredit(), 0);
+  generation->LetLedgerGrant();
+  EXPECT_EQ(routes_.credit, window);
+  // Whoever reads on slowly adds nothing to it.
+  generation->Grant(0, 7);
+  EXPECT_EQ(routes_.credit, window);
 }
 
 TEST_F(GenerationTest, NobodyCanAskAgainForAMintedIdSoItEndsWithItsClient) {
   for (const bool minted : {true, false}) {
-    auto generation = Make(1, -1, minted);
+    auto generation = Make(1, Credit::kLedger, minted);
     generation->Start();
     auto watcher = std::make_shared<Watcher>();
     generation->Subscribe(watcher);
@@ -189,7 +226,8 @@ TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
   int64_t held_max = 0;
   for (int i = 0; i < 5000; ++i) {
     const std::string id = absl::StrCat("request with a name ", i);
-    const auto found = table.FindOrMake(id, "body", 1, [&] { return Make(1, -1, false, id); });
+    const auto found =
+        table.FindOrMake(id, "body", 1, [&] { return Make(1, Credit::kLedger, false, id); });
     found->generation->Start();
     routes_.opened[0].sequence->OnDelta(Token(0, 5, true));
     routes_.opened.clear();
@@ -210,7 +248,7 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
                       .result_bytes_max = 1 << 20,
                       .sequences_max = 1},
                      &clock_, &metrics_, logger_);
-  const auto make = [&] { return Make(1, -1, /*minted=*/true); };
+  const auto make = [&] { return Make(1, Credit::kLedger, /*minted=*/true); };
   const auto first = table.FindOrMake("r", "b", 1, make)->generation;
   first->Start();
   table.Settle(*first);

@@ -2,11 +2,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/primitive/barrier.cuh"
-#include "kernels/cuda/device/primitive/mma.cuh"
-
-// Copies of 16 bytes from global to shared memory that nobody waits for at once, and the two ways
-// to wait for them: a barrier in shared memory, or the thread's own groups of copies.
+// Copies of 16 bytes from global to shared memory that nobody waits for at once. A thread waits for
+// groups of its own copies.
 namespace lockstep::kernels::cuda {
 
 // Between addresses that are multiples of 16. Zeros where the source does not exist; it is not read
@@ -15,12 +12,6 @@ __device__ __forceinline__ void CopyAsync(uint32_t shared, const void* global, b
   const uint32_t bytes = exists ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(bytes)
-               : "memory");
-}
-
-// Arrives on the barrier when all of this thread's copies so far are done.
-__device__ __forceinline__ void ArriveAfterCopies(Barrier* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(SharedAddress(barrier))
                : "memory");
 }
 

@@ -1,12 +1,13 @@
-#include "services/gateway/text_thread.h"
+#include "services/gateway/long_work_thread.h"
 
 #include <utility>
 
 namespace lockstep::gateway {
 
-TextThread::TextThread() : thread_([this] { Run(); }) {}
+LongWorkThread::LongWorkThread(metrics::Counter* posted)
+    : posted_(posted), thread_([this] { Run(); }) {}
 
-TextThread::~TextThread() {
+LongWorkThread::~LongWorkThread() {
   {
     std::deque<Work> dropped;
     base::MutexLock lock(&mutex_);
@@ -17,14 +18,15 @@ TextThread::~TextThread() {
   thread_.join();
 }
 
-void TextThread::Post(Work work) {
+void LongWorkThread::Post(Work work) {
+  posted_->Increment();
   base::MutexLock lock(&mutex_);
   if (stopping_) return;
   waiting_.push_back(std::move(work));
   changed_.NotifyAll();
 }
 
-void TextThread::Run() {
+void LongWorkThread::Run() {
   while (true) {
     Work work;
     {
