@@ -27,8 +27,7 @@ class BearerTokens {
     absl::Duration reload = absl::Seconds(10);  // Between looks at the files.
   };
   // INVALID_ARGUMENT names the file: one that cannot be read, a token shorter than 16 characters or
-  // with a space, a
-  // token of two roles, or no token at all.
+  // with a space, a token of two roles, or no token at all.
   static absl::StatusOr<std::unique_ptr<BearerTokens>> Create(Options options,
                                                               const base::Clock* clock);
   // For Create().

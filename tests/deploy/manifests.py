@@ -68,7 +68,7 @@ class Workload:
         self.cluster = cluster
         self.body = body
         self.name = body["metadata"]["name"]
-        self.replicas = body["spec"]["replicas"]
+        self.replicas = body["spec"].get("replicas", 1)
         self.labels = body["spec"]["template"]["metadata"]["labels"]
         self.annotations = body["spec"]["template"]["metadata"].get("annotations", {})
         self.pod = body["spec"]["template"]["spec"]

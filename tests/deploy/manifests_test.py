@@ -6,6 +6,7 @@ Usage: tests/deploy/manifests_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -154,6 +155,29 @@ class ManifestsTest(unittest.TestCase):
         self.assertIn(right, workload.config_text())
         return read_by_binary(workload.name, [text.replace(right, wrong)
                                               for text in workload.config_files().values()])[1]
+
+    def test_autoscaling_fits_the_schemas_the_workload_and_the_recorded_metric(self):
+        component = KUBERNETES / "components" / "autoscaling"
+        with tempfile.TemporaryDirectory() as folder:
+            beside = {"resources": KUBERNETES / "overlays" / "gpu-tp1", "components": component}
+            text = "".join(f"{key}: [{os.path.relpath(path, os.path.realpath(folder))}]\n"
+                           for key, path in beside.items())
+            (pathlib.Path(folder) / "kustomization.yaml").write_text(text, encoding="utf-8")
+            objects = parse(render(folder))
+        if (SCHEMAS / "ready").exists():
+            self.assertEqual(schema_findings(objects), [])
+        cluster = Cluster(objects)
+        self.assertEqual(policies.findings(cluster), [])
+        (scaler,) = cluster.of_kind("HorizontalPodAutoscaler")
+        target = scaler["spec"]["scaleTargetRef"]
+        body = cluster.find(target["kind"], target["name"])
+        self.assertNotIn("replicas", body["spec"])
+        (metric,) = [one["external"]["metric"]["name"] for one in scaler["spec"]["metrics"]]
+        (rule,) = parse((component / "adapter_rules.yaml").read_text(encoding="utf-8"))[0][
+            "externalRules"]
+        self.assertEqual(rule["name"]["as"], metric)
+        recorded = (ROOT / "deploy" / "monitoring" / "recording.yaml").read_text(encoding="utf-8")
+        self.assertIn(f"record: {rule['seriesQuery']}\n", recorded)
 
     def test_pod_monitor_finds_every_pod(self):
         (monitor,) = [one for one in parse(render(KUBERNETES / "components" / "pod-monitor"))

@@ -84,7 +84,7 @@ TEST(RoutePoolTest, SequencesOfOneFrameAreGrantedToInOneMessage) {
   log::StderrSink sink;
   metrics::Registry registry;
   GatewayMetrics metrics(&registry);
-  RoutePool pool({router.address()}, &metrics,
+  RoutePool pool({router.address()}, rpc::ChannelOptions(), &metrics,
                  log::Logger({.service = "test", .level_min = log::Level::kError}, &clock, &sink));
   std::vector<SequenceRoutes::Item> items;
   for (int i = 0; i < kSequences; ++i) {
