@@ -204,6 +204,9 @@ class CudaKernelSet final : public KernelSet {
   void GatherRows(const GatherRowsArgs& args) override {
     Keep(cuda::GatherRows(args, stream_.get()), "gather");
   }
+  void CountDrawn(const CountDrawnArgs& args) override {
+    Keep(cuda::CountDrawn(args, stream_.get()), "counting what was drawn");
+  }
   void Sample(const SampleArgs& args) override {
     Keep(cuda::Sample(args, vocabulary_, stream_.get()), "sampling");
   }
