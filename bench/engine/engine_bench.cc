@@ -2,12 +2,13 @@
 // Usage: engine_bench --out=FILE [--model=random:qwen3-8b] [--backend=cuda] [--commit=ID]
 //                     [--certificates=FILE] [--workloads=16x1024x64,…] [--repeats=N]
 //                     [--kv_gib=N] [--sequences_max=N] [--chunk_tokens=N] [--split_kv_size=N]
-//                     [--modes=deterministic,normal,unaudited,tp2] [--captures=0]
+//                     [--modes=deterministic,normal,unaudited,penalised,tp2] [--captures=0]
 //                     [--reduction_segments=N]
 // A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
 // not recorded. Each mode has an engine of its own, with kv_gib of its own; in each repeat all of
 // them run a workload one after the other, in turns forwards and backwards. `unaudited` is
-// deterministic without its audit, to measure what that costs.
+// deterministic without its audit, to measure what that costs; in `penalised` one sequence of all
+// has a penalty, whose counts are completed on the device.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -153,9 +154,11 @@ absl::StatusOr<std::vector<Mode>> MakeModes(const Flags& flags) {
     RigOptions options = flags.rig;
     options.normal = mode.name == "normal";
     options.audit = mode.name != "unaudited";
+    options.penalised = mode.name == "penalised";
     const bool shared =
         absl::StartsWith(mode.name, "tp") && absl::SimpleAtoi(mode.name.substr(2), &options.ranks);
-    if (mode.name != "deterministic" && !options.normal && options.audit && !shared) {
+    if (mode.name != "deterministic" && !options.normal && options.audit && !options.penalised &&
+        !shared) {
       return absl::InvalidArgumentError(absl::StrCat("no mode: ", mode.name));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(mode.rig, EngineRig::Create(options));

@@ -12,6 +12,7 @@ namespace lockstep::bench {
 namespace {
 
 constexpr int64_t kWaitingMax = 4096;
+constexpr float kFrequencyPenalty = 0.1f;
 
 std::vector<int32_t> RandomIds(uint64_t seed, int count, int32_t vocabulary) {
   std::vector<int32_t> ids;
@@ -55,6 +56,7 @@ EngineRig::~EngineRig() = default;
 absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Create(const RigOptions& options) {
   std::unique_ptr<EngineRig> rig(new EngineRig);
   const absl::Time begin = rig->clock_.Now();
+  rig->penalised_ = options.penalised;
   LOCKSTEP_ASSIGN_OR_RETURN(rig->model_, Load(options));
   rig->load_seconds_ = absl::ToDoubleSeconds(rig->clock_.Now() - begin);
   EngineRig* const raw = rig.get();
@@ -113,6 +115,7 @@ absl::StatusOr<WorkloadRun> EngineRig::Run(const Workload& workload, uint64_t se
     start.parameters.max_new_tokens = workload.new_tokens;
     start.sub_seed = sequence_seed;
     start.credit_tokens = workload.new_tokens;
+    if (penalised_ && i == 0) start.parameters.frequency_penalty = kFrequencyPenalty;
     starts.push_back(std::move(start));
   }
   {

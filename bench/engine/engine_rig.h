@@ -44,7 +44,8 @@ struct RigOptions {
   std::string certificates_path;
   bool normal = false;  // Normal mode.
   bool audit = true;
-  int ranks = 1;  // Devices that share the model.
+  bool penalised = false;  // The first sequence of a workload has a frequency penalty.
+  int ranks = 1;           // Devices that share the model.
   worker::ModelOptions model;
 };
 
@@ -69,6 +70,7 @@ class EngineRig {
   WorkloadRun Summarise(const Workload& workload, absl::Time begin) const;
 
   base::RealClock clock_;
+  bool penalised_ = false;
   metrics::Registry registry_;
   worker::EngineMetrics metrics_;
   worker::LoadedModel model_;

@@ -143,6 +143,7 @@ class KernelSet {
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void SwiGlu(const SwiGluArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
+  virtual void CountDrawn(const CountDrawnArgs& args) = 0;  // Before the Sample of these rows.
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void Logprobs(const LogprobArgs& args) = 0;
 };

@@ -11,7 +11,8 @@ struct IdBias {
   float value = 0;
 };
 
-// How often an id occurred before the token that is drawn now, for the penalties. Each id once.
+// How often an id occurred before the token that is drawn now, for the penalties. Each id once. An
+// entry with a negative id counts nothing.
 struct IdCount {
   int32_t id = 0;
   int32_t output_count = 0;  // Among generated tokens.
@@ -35,6 +36,17 @@ struct SamplingRow {
   int32_t bias_end = 0;
   int32_t count_begin = 0;  // This row's part of SampleArgs::counts.
   int32_t count_end = 0;
+  int32_t drawn_slot = -1;  // Where CountDrawn finds one more output token; -1: nowhere.
+};
+
+// Adds to the counts what the step before has drawn and only the device knows. For each row with a
+// drawn_slot, drawn_ids[drawn_slot] is counted once more among its outputs. The last of the row's
+// counts has a negative id, and becomes that of an id that the others do not have.
+struct CountDrawnArgs {
+  int rows = 0;
+  const SamplingRow* row_params = nullptr;  // [rows]
+  const int32_t* drawn_ids = nullptr;  // A negative one, of a draw that failed, is not counted.
+  IdCount* counts = nullptr;
 };
 
 enum class SampleError : int32_t {

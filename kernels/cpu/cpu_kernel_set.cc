@@ -77,6 +77,7 @@ class CpuKernelSet final : public KernelSet {
   void Attention(const AttentionArgs& args) override { cpu::Attention(context_, args); }
   void SwiGlu(const SwiGluArgs& args) override { cpu::SwiGlu(context_, args); }
   void GatherRows(const GatherRowsArgs& args) override { cpu::GatherRows(context_, args); }
+  void CountDrawn(const CountDrawnArgs& args) override { cpu::CountDrawn(args); }
   void Sample(const SampleArgs& args) override { cpu::Sample(context_, args); }
   void Logprobs(const LogprobArgs& args) override { cpu::Logprobs(context_, args); }
 

@@ -23,6 +23,7 @@ void SwiGlu(OpContext& context, const SwiGluArgs& args);
 void Linear(OpContext& context, const LinearArgs& args);
 void QkvPrepare(OpContext& context, const QkvPrepareArgs& args);
 void Attention(OpContext& context, const AttentionArgs& args);
+void CountDrawn(const CountDrawnArgs& args);
 void Sample(OpContext& context, const SampleArgs& args);
 void Logprobs(OpContext& context, const LogprobArgs& args);
 

@@ -99,7 +99,7 @@ bool Adjust(const SampleArgs& args, const SamplingRow& row, float* z) {
   }
   for (int32_t i = row.count_begin; i < row.count_end; ++i) {
     const IdCount& count = args.counts[i];
-    if (count.id >= args.vocabulary_sampled) continue;
+    if (count.id < 0 || count.id >= args.vocabulary_sampled) continue;
     float& value = z[count.id];
     value = value > 0 ? value / row.repetition_penalty : value * row.repetition_penalty;
     if (count.output_count > 0) {
@@ -182,6 +182,19 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep::kernels::cpu {
 
 HWY_EXPORT(SampleRows);
+
+void CountDrawn(const CountDrawnArgs& args) {
+  for (int index = 0; index < args.rows; ++index) {
+    const SamplingRow& row = args.row_params[index];
+    if (row.drawn_slot < 0 || args.drawn_ids[row.drawn_slot] < 0) continue;
+    const int32_t id = args.drawn_ids[row.drawn_slot];
+    IdCount* const last = args.counts + row.count_end - 1;
+    IdCount* const found = std::find_if(args.counts + row.count_begin, last,
+                                        [id](const IdCount& count) { return count.id == id; });
+    if (found == last) *last = {.id = id};
+    ++found->output_count;
+  }
+}
 
 void Sample(OpContext& context, const SampleArgs& args) {
   LOCKSTEP_CHECK(args.vocabulary_sampled > 0 && args.vocabulary_sampled <= args.vocabulary)

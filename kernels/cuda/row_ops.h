@@ -67,6 +67,7 @@ size_t VocabularyScratchBytes(int vocabulary, int rows);
 inline constexpr int kPortableVocabularyMax = 1 << 18;
 cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule,
                      cudaStream_t stream);
+cudaError_t CountDrawn(const CountDrawnArgs& args, cudaStream_t stream);
 cudaError_t Sample(const SampleArgs& args, const VocabularySchedule& schedule, cudaStream_t stream);
 
 // The sampler's noise alone: of ids [0, vocabulary) at a position, into noise [vocabulary].

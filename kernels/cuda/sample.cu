@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/device/count_drawn.cuh"
 #include "kernels/cuda/device/noise.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_ops.h"
@@ -24,6 +25,13 @@ cudaError_t Sample(const SampleArgs& args, const VocabularySchedule& schedule,
   }
   return schedule.path == KernelPath::kSm90 ? SampleOnSm90(args, schedule, stream)
                                             : SamplePortable(args, schedule, stream);
+}
+
+cudaError_t CountDrawn(const CountDrawnArgs& args, cudaStream_t stream) {
+  if (args.rows < 0) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  return LaunchKernel(CountDrawnKernel, dim3(static_cast<unsigned>(args.rows)), dim3(kCountThreads),
+                      0, stream, args);
 }
 
 cudaError_t Noise(const NoiseArgs& args, cudaStream_t stream) {

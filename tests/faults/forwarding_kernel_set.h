@@ -70,6 +70,7 @@ class ForwardingKernelSet : public kernels::KernelSet {
   void Attention(const kernels::AttentionArgs& args) override { inner_->Attention(args); }
   void SwiGlu(const kernels::SwiGluArgs& args) override { inner_->SwiGlu(args); }
   void GatherRows(const kernels::GatherRowsArgs& args) override { inner_->GatherRows(args); }
+  void CountDrawn(const kernels::CountDrawnArgs& args) override { inner_->CountDrawn(args); }
   void Sample(const kernels::SampleArgs& args) override { inner_->Sample(args); }
   void Logprobs(const kernels::LogprobArgs& args) override { inner_->Logprobs(args); }
 

@@ -1,43 +1,24 @@
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/collective/peer_group.h"
-#include "kernels/cuda/runtime/stream.h"
 #include "kernels/order/tree.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/peer_ranks.h"
 #include "tests/support/philox_data.h"
 
-// Ranks meet on devices of their own where there are enough, else on one: what they compute is the
-// same, only how fast is not.
 namespace lockstep::testing {
 namespace {
 
 using kernels::CollectiveGroup;
 using kernels::cuda::PeerEnd;
 using ::testing::HasSubstr;
-
-constexpr size_t kReserved = size_t{64} << 20;
-constexpr absl::Duration kPatient = absl::Seconds(60);
-
-std::vector<int> DevicesOf(int ranks) {
-  int count = 0;
-  Must(cudaGetDeviceCount(&count));
-  std::vector<int> devices;
-  for (int rank = 0; rank < ranks; ++rank) devices.push_back(rank % count);
-  return devices;
-}
-
-std::shared_ptr<CollectiveGroup> Group(int ranks, absl::Duration patience = kPatient) {
-  auto group = kernels::cuda::CreatePeerGroup(DevicesOf(ranks), patience);
-  LOCKSTEP_CHECK(group.ok()) << group.status().ToString();
-  return *std::move(group);
-}
 
 // Unequal columns of a matrix, by rank.
 constexpr int kColumns[] = {8, 64, 4, 132, 8, 8, 12, 16};
@@ -47,26 +28,9 @@ kernels::ColumnShare ShareOf(int rank) {
   return share;
 }
 
-// Each rank on a thread and a stream of its own.
 void OnRanks(CollectiveGroup* group,
              const std::function<void(PeerEnd*, cudaStream_t stream)>& body) {
-  std::vector<std::thread> threads;
-  const std::vector<int> devices = DevicesOf(group->ranks());
-  for (int rank = 0; rank < group->ranks(); ++rank) {
-    threads.emplace_back([&, rank] {
-      Must(cudaSetDevice(devices[static_cast<size_t>(rank)]));
-      const auto stream = kernels::cuda::CreateStream().value();
-      const auto end = group->End(rank);
-      auto* const peer = static_cast<PeerEnd*>(end.get());
-      absl::Status status = peer->Open(stream.get());
-      LOCKSTEP_CHECK(status.ok()) << status.ToString();
-      status = peer->Reserve(kReserved, ShareOf(rank));
-      LOCKSTEP_CHECK(status.ok()) << status.ToString();
-      body(peer, stream.get());
-      Must(cudaStreamSynchronize(stream.get()));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnPeers(group, {.share = ShareOf}, body);
 }
 
 std::vector<float> Part(int rank, size_t count) {
@@ -86,7 +50,7 @@ TEST_F(PeerGroupTest, AllReduceIsTheTreeOverRanksForEverySizeAndRepeatsItself) {
       for (const std::vector<float>& part : parts) values.push_back(part[i]);
       expected[i] = kernels::TreeSum(values);
     }
-    const auto group = Group(ranks);
+    const auto group = PeersOf(ranks);
     OnRanks(group.get(), [&](PeerEnd* end, cudaStream_t stream) {
       const std::vector<float>& mine = parts[static_cast<size_t>(end->rank())];
       const kernels::Buffer x = DeviceBytes(kAll * sizeof(float));
@@ -108,10 +72,26 @@ TEST_F(PeerGroupTest, AllReduceIsTheTreeOverRanksForEverySizeAndRepeatsItself) {
   }
 }
 
+// What an inbox holds where nothing came is a value that a sum might be, were it sent as it is.
+TEST_F(PeerGroupTest, ANotANumberOfAnyBitsIsASumLikeOthers) {
+  constexpr size_t kCount = 1024;
+  const auto group = PeersOf(2);
+  OnRanks(group.get(), [&](PeerEnd* end, cudaStream_t stream) {
+    const DeviceArray<float> x(kCount);  // All bits set.
+    const DeviceArray<float> y(std::vector<float>(kCount, 1));
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      end->AllReduce(x.data(), kCount, y.data());
+      Must(cudaStreamSynchronize(stream));
+      for (const float sum : y.Read()) EXPECT_TRUE(std::isnan(sum));
+    }
+  });
+  EXPECT_TRUE(group->status().ok()) << group->status();
+}
+
 TEST_F(PeerGroupTest, AllGatherPutsUnequalSharesSideBySide) {
   constexpr int kRows = 37;
   for (const int ranks : {2, 8}) {
-    const auto group = Group(ranks);
+    const auto group = PeersOf(ranks);
     const kernels::ColumnShare last = ShareOf(ranks - 1);
     const size_t width = static_cast<size_t>(last.first_column + last.columns);
     std::vector<float> expected(kRows * width);
@@ -138,7 +118,7 @@ TEST_F(PeerGroupTest, AllGatherPutsUnequalSharesSideBySide) {
 }
 
 TEST_F(PeerGroupTest, ARankThatStaysAwayIsNamedAndNobodyWaitsLonger) {
-  const auto group = Group(2, absl::Milliseconds(200));
+  const auto group = PeersOf(2, absl::Milliseconds(200));
   OnRanks(group.get(), [&](PeerEnd* end, cudaStream_t) {
     if (end->rank() == 1) return;
     EXPECT_TRUE(end->Meet().ok());
@@ -148,7 +128,7 @@ TEST_F(PeerGroupTest, ARankThatStaysAwayIsNamedAndNobodyWaitsLonger) {
 }
 
 TEST_F(PeerGroupTest, AnAbandonedGroupLetsWaitingKernelsGo) {
-  const auto group = Group(2, absl::Hours(1));
+  const auto group = PeersOf(2, absl::Hours(1));
   OnRanks(group.get(), [&](PeerEnd* end, cudaStream_t) {
     if (end->rank() == 0) {
       EXPECT_TRUE(end->Meet().ok());
@@ -160,10 +140,12 @@ TEST_F(PeerGroupTest, AnAbandonedGroupLetsWaitingKernelsGo) {
 }
 
 TEST_F(PeerGroupTest, RefusesDevicesThatAreNotThere) {
-  EXPECT_THAT(std::string(kernels::cuda::CreatePeerGroup({0, 63}, kPatient).status().message()),
-              HasSubstr("needs device 63"));
-  EXPECT_THAT(std::string(kernels::cuda::CreatePeerGroup({0, 0, 0}, kPatient).status().message()),
-              HasSubstr("ranks = 3"));
+  EXPECT_THAT(
+      std::string(kernels::cuda::CreatePeerGroup({0, 63}, absl::Seconds(60)).status().message()),
+      HasSubstr("needs device 63"));
+  EXPECT_THAT(
+      std::string(kernels::cuda::CreatePeerGroup({0, 0, 0}, absl::Seconds(60)).status().message()),
+      HasSubstr("ranks = 3"));
 }
 
 }  // namespace

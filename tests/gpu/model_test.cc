@@ -186,6 +186,22 @@ TEST_P(DeviceModelTest, RunningAheadDoesNotShow) {
   }
 }
 
+TEST_P(DeviceModelTest, PenaltiesCountWhatIsStillBeingDrawn) {
+  const DrivenSequence penalised = testing::Penalised(sequence_);
+  const Trace expected = testing::Drive(model_->executor.get(), penalised, Alone());
+  EXPECT_NE(expected.ids, expected_.ids);
+  for (const int neighbours : {0, 7, 100}) {
+    Schedule schedule = Alone();
+    schedule.ahead = true;
+    schedule.neighbours = neighbours;
+    schedule.neighbours_decode = true;
+    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
+    EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), penalised, schedule), expected),
+              "")
+        << neighbours << " neighbours";
+  }
+}
+
 TEST_P(DeviceModelTest, ScoringAnAnswerGivesTheBitsThatDrawingItGave) {
   const LogprobBlock scored =
       testing::Score(model_->executor.get(), sequence_, expected_.ids, Alone());

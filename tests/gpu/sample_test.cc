@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/ops.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/test_streams.h"
@@ -281,6 +282,52 @@ TEST_P(GpuSampleTest, TakesALongListOfBans) {
   for (const float top_p : {1.0f, 0.8f}) {
     row.params = {.sub_seed = 5, .top_p = top_p};
     ExpectSame(OnGpu({row}), SampleOnCpu({row}), absl::StrCat("top-p ", top_p));
+  }
+}
+
+class CountDrawnTest : public testing::GpuTest {};
+
+// Long lists, in which what was drawn stands anywhere or nowhere.
+TEST_F(CountDrawnTest, GivesTheCountsOfTheCpuBackend) {
+  constexpr int kRows = 300;
+  std::vector<kernels::IdCount> listed;
+  std::vector<kernels::SamplingRow> params;
+  std::vector<int32_t> drawn;
+  for (uint32_t row = 0; row < kRows; ++row) {
+    const auto word = [&](uint64_t i) { return testing::PhiloxWord(row, i); };
+    const auto begin = static_cast<int32_t>(listed.size());
+    const uint32_t length = word(0) % 3 == 0 ? word(1) % 4 : word(1) % 2000;
+    for (uint32_t i = 0; i < length; ++i) {
+      listed.push_back({.id = static_cast<int32_t>(3 * i),
+                        .output_count = static_cast<int32_t>(word(i + 10) % 3),
+                        .in_prompt = static_cast<int32_t>(word(i + 10) / 4 % 2)});
+    }
+    listed.push_back({.id = -1});
+    params.push_back({.count_begin = begin,
+                      .count_end = static_cast<int32_t>(listed.size()),
+                      .drawn_slot = word(2) % 5 == 0 ? -1 : static_cast<int32_t>(word(3) % kRows)});
+    drawn.push_back(word(4) % 9 == 0 ? -1 : static_cast<int32_t>(word(5) % 6001));
+  }
+  std::vector<kernels::IdCount> expected = listed;
+  kernels::cpu::CountDrawn({.rows = kRows,
+                            .row_params = params.data(),
+                            .drawn_ids = drawn.data(),
+                            .counts = expected.data()});
+  const testing::DeviceArray<kernels::SamplingRow> device_params(params);
+  const testing::DeviceArray<int32_t> device_drawn(drawn);
+  const testing::DeviceArray<kernels::IdCount> device_counts(listed);
+  testing::Must(kernels::cuda::CountDrawn({.rows = kRows,
+                                           .row_params = device_params.data(),
+                                           .drawn_ids = device_drawn.data(),
+                                           .counts = device_counts.data()},
+                                          nullptr));
+  testing::Must(cudaDeviceSynchronize());
+  const std::vector<kernels::IdCount> counted = device_counts.Read();
+  for (size_t i = 0; i < counted.size(); ++i) {
+    ASSERT_TRUE(counted[i].id == expected[i].id &&
+                counted[i].output_count == expected[i].output_count &&
+                counted[i].in_prompt == expected[i].in_prompt)
+        << "entry " << i;
   }
 }
 

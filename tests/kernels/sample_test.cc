@@ -270,6 +270,31 @@ TEST_P(SampleTest, ExtremeTemperaturesAndLogitsStayDefined) {
   }
 }
 
+TEST_P(SampleTest, WhatIsDrawnIsCountedOnceMoreOrForTheFirstTime) {
+  // Rows of {5, 7, one to fill in}: it is 7; 9; not known, because its draw failed; not looked at.
+  const std::vector<IdCount> row = {{5, 2, 0}, {7, 0, 1}, {-1, 0, 0}};
+  std::vector<IdCount> listed;
+  std::vector<SamplingRow> params;
+  for (const int32_t slot : {2, 0, 1, -1}) {
+    const auto begin = static_cast<int32_t>(listed.size());
+    listed.insert(listed.end(), row.begin(), row.end());
+    params.push_back({.count_begin = begin, .count_end = begin + 3, .drawn_slot = slot});
+  }
+  IdCount* const counts = Put(listed);
+  kernels().CountDrawn({.rows = 4,
+                        .row_params = Put(params),
+                        .drawn_ids = Put(std::vector<int32_t>{9, -1, 7}),
+                        .counts = counts});
+  const std::vector<IdCount> counted = Get(counts, listed.size());
+  listed[1].output_count = 1;
+  listed[5] = {9, 1, 0};
+  for (size_t i = 0; i < listed.size(); ++i) {
+    EXPECT_EQ(counted[i].id, listed[i].id) << i;
+    EXPECT_EQ(counted[i].output_count, listed[i].output_count) << i;
+    EXPECT_EQ(counted[i].in_prompt, listed[i].in_prompt) << i;
+  }
+}
+
 TEST_P(SampleTest, LastPositionsUseTheLow32Bits) {
   Row row;
   row.logits.assign(64, 0.0f);

@@ -187,9 +187,6 @@ class CudaKernelSet final : public KernelSet {
   }
   void Linear(const LinearArgs& args) override { RunLinear(args, {}); }
   void LinearAndNorm(const LinearArgs& linear, const RmsNormArgs& norm) override {
-    if (static_cast<const CudaLinearWeight*>(linear.weight)->shared()) {
-      return KernelSet::LinearAndNorm(linear, norm);
-    }
     RunLinear(
         linear,
         {.weight = norm.weight, .epsilon = norm.epsilon, .y = norm.y, .y_stride = norm.y_stride});
@@ -204,6 +201,9 @@ class CudaKernelSet final : public KernelSet {
   void GatherRows(const GatherRowsArgs& args) override {
     Keep(cuda::GatherRows(args, stream_.get()), "gather");
   }
+  void CountDrawn(const CountDrawnArgs& args) override {
+    Keep(cuda::CountDrawn(args, stream_.get()), "counting what was drawn");
+  }
   void Sample(const SampleArgs& args) override {
     Keep(cuda::Sample(args, vocabulary_, stream_.get()), "sampling");
   }
@@ -216,7 +216,7 @@ class CudaKernelSet final : public KernelSet {
   absl::Status MakeVocabularyScratch(int vocabulary, int rows_max);
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
   absl::StatusOr<CertificateTable> ChooseAlgorithms(const std::vector<LayerToCertify>& layers);
-  void RunShared(const LinearArgs& args, const CudaLinearWeight& weight);
+  void RunShared(const LinearArgs& args, const CudaLinearWeight& weight, const LinearNorm& norm);
   void RunProduct(const LinearShape& shape, LinearCall call);
   void RunAudited(const LinearPlan& plan, const LinearCall& call);
   static const KvPool& PoolOf(const KvCache* kv) {
@@ -363,7 +363,7 @@ void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
     return Keep(absl::InternalError(absl::StrCat("a linear layer of ", weight.outputs(), " x ",
                                                  weight.inputs(), " was given other strides")));
   }
-  if (weight.shared()) return RunShared(args, weight);
+  if (weight.shared()) return RunShared(args, weight, norm);
   RunProduct(weight.shape(args.output_f32 ? DType::kF32 : DType::kBf16),
              {.weight = weight.weight(),
               .bias = weight.bias(),
@@ -374,11 +374,12 @@ void CudaKernelSet::RunLinear(const LinearArgs& args, const LinearNorm& norm) {
               .norm = norm});
 }
 
-void CudaKernelSet::RunShared(const LinearArgs& args, const CudaLinearWeight& weight) {
+void CudaKernelSet::RunShared(const LinearArgs& args, const CudaLinearWeight& weight,
+                              const LinearNorm& norm) {
   const auto run = [this](const LinearShape& shape, const LinearCall& call) {
     RunProduct(shape, call);
   };
-  Keep(weight.layout().reduced ? shared_->Reduce(args, weight, run, stream_.get())
+  Keep(weight.layout().reduced ? shared_->Reduce(args, weight, norm, run)
                                : shared_->Gather(args, weight, run));
 }
 

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "kernels/cuda/runtime/cuda_status.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -28,7 +27,7 @@ absl::Status SharedLayers::Reserve(int rows, int gathered_rows) {
 }
 
 absl::Status SharedLayers::Reduce(const LinearArgs& args, const CudaLinearWeight& weight,
-                                  RunProduct run, cudaStream_t stream) {
+                                  const LinearNorm& norm, RunProduct run) {
   const int parts = weight.parts();
   const int ranks = end_->ranks();
   if (args.rows > rows_max_ || parts * ranks > kPeersMax || args.output_f32) {
@@ -46,18 +45,17 @@ absl::Status SharedLayers::Reduce(const LinearArgs& args, const CudaLinearWeight
                      static_cast<size_t>(part) * static_cast<size_t>(shape.inputs),
                 .y = mine + static_cast<size_t>(part) * part_stride});
   }
-  LOCKSTEP_RETURN_IF_ERROR(end_->Meet());
-  AddSharedCall add = {.sums = {.count = parts * ranks},
-                       .rows = args.rows,
-                       .outputs = weight.outputs(),
-                       .y = static_cast<uint16_t*>(args.y),
-                       .y_stride = args.y_stride,
-                       .accumulate = args.accumulate};
-  for (int segment = 0; segment < parts * ranks; ++segment) {
-    add.sums.segments[segment] =
-        end_->Shown(segment / parts) + static_cast<size_t>(segment % parts) * part_stride;
-  }
-  return StatusOfCuda(AddShared(add, stream), "sums of ranks");
+  return end_->AddShown({.part_count = parts,
+                         .part_stride = part_stride,
+                         .use = {.rows = args.rows,
+                                 .outputs = weight.outputs(),
+                                 .y = static_cast<uint16_t*>(args.y),
+                                 .y_stride = args.y_stride,
+                                 .accumulate = args.accumulate,
+                                 .norm_weight = norm.weight,
+                                 .norm_epsilon = norm.epsilon,
+                                 .normed = static_cast<uint16_t*>(norm.y),
+                                 .normed_stride = norm.y_stride}});
 }
 
 absl::Status SharedLayers::Gather(const LinearArgs& args, const CudaLinearWeight& weight,

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <memory>
 
@@ -11,6 +9,7 @@
 #include "kernels/cuda/backend/cuda_weights.h"
 #include "kernels/cuda/collective/peer_group.h"
 #include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/cuda/linear/linear_rung.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -31,9 +30,9 @@ class SharedLayers {
   // by the plans. All ranks at once.
   absl::Status Reserve(int rows, int gathered_rows);
 
-  // y = RNbf16(T over all ranks' segments), or with `accumulate` onto y.
-  absl::Status Reduce(const LinearArgs& args, const CudaLinearWeight& weight, RunProduct run,
-                      cudaStream_t stream);
+  // y = RNbf16(T over all ranks' segments), or with `accumulate` onto y, and then its norm.
+  absl::Status Reduce(const LinearArgs& args, const CudaLinearWeight& weight,
+                      const LinearNorm& norm, RunProduct run);
   // y, fp32, of all ranks' columns.
   absl::Status Gather(const LinearArgs& args, const CudaLinearWeight& weight, RunProduct run);
 

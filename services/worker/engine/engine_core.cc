@@ -227,8 +227,7 @@ bool EngineCore::RunStep() {
   // An engine that lost its device has work and does not progress: its lease must end.
   idle_ = false;
   if (!health_.ok()) return false;
-  const bool may_launch = !hold_ && (in_flight_.empty() || !selector_.NeedsDrawnIds());
-  const bool launched = may_launch && LaunchStep();
+  const bool launched = !hold_ && LaunchStep();
   const size_t ahead = launched && deps_.executor->asynchronous() ? 1 : 0;
   const bool collects = in_flight_.size() > ahead;
   if (health_.ok() && collects) CollectStep();

@@ -127,7 +127,7 @@ void Sequence::Pass(const ScoreRange& range, Cursor* cursor) const {
 }
 
 StepSequence Sequence::BeginStep(int64_t tokens, std::span<const int32_t> blocks, int drawn_by) {
-  LOCKSTEP_CHECK(can_step() && !needs_drawn_ids());
+  LOCKSTEP_CHECK(can_step());
   const SequenceParameters& parameters = start_.parameters;
   const ScoreRange range = ScoredBy(tokens);
   const std::span<const int32_t> ids(ids_);
@@ -137,6 +137,7 @@ StepSequence Sequence::BeginStep(int64_t tokens, std::span<const int32_t> blocks
   } else {
     LOCKSTEP_CHECK_EQ(tokens, 1);
     LOCKSTEP_CHECK_GE(drawn_by, 0);
+    LOCKSTEP_CHECK_EQ(draws_in_flight_, 1);
     step.tokens = {&kUnknownId, 1};
     step.drawn_by = drawn_by;
   }
@@ -181,6 +182,7 @@ void Sequence::DescribeDraw(StepSequence* step) const {
   const bool before_min = position - prompt_count() < parameters.min_new_tokens;
   step->biases = before_min ? biases_before_min_ : biases_;
   step->counts = penalties_.counts();
+  step->counts_drawn = penalties_.enabled() && draws_in_flight_ > 0;
 }
 
 void Sequence::TakeResult(const StepSequenceResult& result, absl::Time now,

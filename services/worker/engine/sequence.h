@@ -64,8 +64,6 @@ class Sequence {
   void AddCredit(int64_t tokens) { credit_ += tokens; }
   // Something is left to compute, and what is in flight need not be there for it.
   bool can_step() const;
-  // Its next step needs the id of a token that is being drawn: penalties count ids.
-  bool needs_drawn_ids() const { return draws_in_flight_ > 0 && penalties_.enabled(); }
   // Nothing is left to compute: it met its end before it began.
   bool finished() const { return !draws() && ScoredPosition(delivered_) >= length(); }
 

@@ -33,6 +33,8 @@ struct StepSequence {
   kernels::SamplingRow sampling;  // Its bias and count ranges are set by the executor.
   std::span<const kernels::IdBias> biases;
   std::span<const kernels::IdCount> counts;
+  // `counts` lacks the token to run, an output token that the step before draws.
+  bool counts_drawn = false;
 
   // Logprobs of the drawn token, with details; without it there are none. Scored rows always have
   // theirs.

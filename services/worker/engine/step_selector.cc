@@ -44,13 +44,6 @@ std::vector<StepSelector::Planned> StepSelector::Select(absl::Time now) {
   return planned;
 }
 
-bool StepSelector::NeedsDrawnIds() const {
-  return std::ranges::any_of(running_, [](const auto& entry) {
-    const Sequence& sequence = *entry.second->sequence;
-    return sequence.needs_drawn_ids() && sequence.can_step() && !sequence.stalled();
-  });
-}
-
 void StepSelector::NoteStalls(absl::Time now) {
   for (const auto& [age, held] : running_) {
     if (!held->sequence->stalled()) {

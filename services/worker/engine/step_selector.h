@@ -58,8 +58,6 @@ class StepSelector {
 
   // What the next step runs, oldest first; empty when nothing can.
   std::vector<Planned> Select(absl::Time now);
-  // Whether a sequence that would run waits for ids of a step in flight.
-  bool NeedsDrawnIds() const;
 
   int64_t running_count() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting_count() const { return static_cast<int64_t>(waiting_.size()); }

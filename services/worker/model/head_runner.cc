@@ -17,6 +17,11 @@ using kernels::SamplingRow;
 // Division by one is exact, and greedy has no scale: then scaled logprobs are the raw ones.
 bool NeedsScaling(float temperature) { return temperature != 0 && temperature != 1; }
 
+// Entries for the counts of a row, with one for an id that is not known yet.
+size_t CountsOf(const StepSequence& sequence) {
+  return sequence.counts.size() + (sequence.counts_drawn ? 1 : 0);
+}
+
 template <typename T>
 T* From(const StepPart<T>& part, size_t begin) {
   return part.device == nullptr ? nullptr : part.device + begin;
@@ -71,6 +76,7 @@ absl::Status HeadRunner::Build(std::span<const StepSequence> sequences,
 void HeadRunner::PlanRows(std::span<const StepSequence> sequences, Slot* slot) {
   slot->rows.clear();
   slot->wanted.clear();
+  drawn_slots_before_.swap(drawn_slots_);
   drawn_slots_.assign(sequences.size(), -1);
   for (size_t i = 0; i < sequences.size(); ++i) {
     const StepSequence& sequence = sequences[i];
@@ -97,7 +103,7 @@ absl::Status HeadRunner::BuildDraws(std::span<const StepSequence> sequences, con
   size_t count_count = 0;
   for (size_t i = 0; i < slot.drawn_count; ++i) {
     bias_count += sequences[slot.rows[i].sequence].biases.size();
-    count_count += sequences[slot.rows[i].sequence].counts.size();
+    count_count += CountsOf(sequences[slot.rows[i].sequence]);
   }
   bool moved = false;
   LOCKSTEP_RETURN_IF_ERROR(
@@ -109,6 +115,7 @@ absl::Status HeadRunner::BuildDraws(std::span<const StepSequence> sequences, con
   step_counts_ = counts_.part(slot_index, count_count);
   int32_t bias = 0;
   int32_t count = 0;
+  counts_drawn_ = false;
   for (size_t i = 0; i < slot.drawn_count; ++i) {
     const StepSequence& sequence = sequences[slot.rows[i].sequence];
     SamplingRow& row = sampling_.host[i] = sequence.sampling;
@@ -117,7 +124,11 @@ absl::Status HeadRunner::BuildDraws(std::span<const StepSequence> sequences, con
     row.bias_begin = bias;
     row.count_begin = count;
     row.bias_end = bias += static_cast<int32_t>(sequence.biases.size());
-    row.count_end = count += static_cast<int32_t>(sequence.counts.size());
+    row.count_end = count += static_cast<int32_t>(CountsOf(sequence));
+    if (!sequence.counts_drawn) continue;
+    row.drawn_slot = drawn_slots_before_[static_cast<size_t>(sequence.drawn_by)];
+    step_counts_.host[static_cast<size_t>(count) - 1] = {.id = -1};
+    counts_drawn_ = true;
   }
   // Padding is greedy, which is the least work.
   std::fill(sampling_.host.begin() + slot.drawn_count, sampling_.host.end(),
@@ -204,6 +215,13 @@ void HeadRunner::TakeResults(int slot_index, Slot* slot) {
 }
 
 void HeadRunner::Enqueue() {
+  // Before any piece draws: what the step before has drawn is still where this one will draw.
+  if (counts_drawn_) {
+    kernels_->CountDrawn({.rows = static_cast<int>(drawn_count_),
+                          .row_params = sampling_.device,
+                          .drawn_ids = ids_.device,
+                          .counts = step_counts_.device});
+  }
   const size_t piece_max = static_cast<size_t>(transformer_->options().logits_rows_max);
   for (size_t begin = 0; begin < row_count_; begin += piece_max) {
     EnqueuePiece(begin, std::min(piece_max, row_count_ - begin));

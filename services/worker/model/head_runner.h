@@ -41,13 +41,16 @@ class HeadRunner {
   // With `decode_rows` every sequence draws from its one row, and rows of padding follow.
   absl::Status Build(std::span<const StepSequence> sequences, std::span<const int32_t> first_rows,
                      int decode_rows, int slot, StepArena* inputs);
-  // Only enqueues. Depends on decode_rows and logprobs() alone, if there are decode_rows.
+  // Only enqueues. Depends on decode_rows, logprobs() and counts_drawn() alone, if there are
+  // decode_rows.
   void Enqueue();
   void Download();
   // Results parallel to the sequences that were built in `slot`.
   void Collect(int slot, std::vector<StepSequenceResult>* results) const;
 
   Logprobs logprobs() const { return logprobs_; }
+  // Whether the step counts ids that the step before has drawn.
+  bool counts_drawn() const { return counts_drawn_; }
   // Where the ids drawn by the step built last are, and for each of its sequences at which index;
   // -1 for one that draws nothing.
   const int32_t* drawn_ids() const { return ids_.device; }
@@ -105,7 +108,9 @@ class HeadRunner {
   bool identity_ = false;   // Row i of the head is row i of the step.
   bool wants_top_ = false;
   Logprobs logprobs_ = Logprobs::kNone;
+  bool counts_drawn_ = false;
   std::vector<int32_t> drawn_slots_;
+  std::vector<int32_t> drawn_slots_before_;  // Of the step before.
   StepPart<int32_t> source_rows_;
   StepPart<kernels::SamplingRow> sampling_;
   StepPart<kernels::LogprobRow> logprob_rows_;

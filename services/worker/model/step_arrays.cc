@@ -81,6 +81,7 @@ void StepArrays::CheckSequence(const StepSequence& sequence) const {
   }
   // A token that is not known is looked at on the device.
   LOCKSTEP_CHECK(sequence.drawn_by < 0 || sequence.tokens.size() == 1);
+  LOCKSTEP_CHECK(sequence.drawn_by >= 0 || !sequence.counts_drawn);
   const auto tokens = sequence.drawn_by < 0 ? sequence.tokens : std::span<const int32_t>();
   for (const std::span<const int32_t> ids : {tokens, sequence.score_targets, sequence.chosen_ids}) {
     for (const int32_t id : ids) {

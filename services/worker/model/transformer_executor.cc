@@ -71,7 +71,7 @@ absl::Status TransformerExecutor::Launch(std::span<const StepSequence> sequences
       head_.Build(sequences, arrays_.query_start(), decode_rows, slot, &inputs_));
   inputs_.Upload(parts_.kernels.get());
   if (decode_rows > 0 && options_.captures) {
-    EnqueueDecode({decode_rows, head_.logprobs()});
+    EnqueueDecode({decode_rows, head_.logprobs(), head_.counts_drawn()});
   } else {
     EnqueueStep();
   }

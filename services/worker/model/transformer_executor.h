@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -54,8 +54,9 @@ class TransformerExecutor final : public StepExecutor {
   TransformerExecutor(Parts parts, const Options& options);  // Use Create.
 
  private:
-  // What a captured step depends on: its rows, and which logprobs it computes.
-  using DecodeShape = std::pair<int, HeadRunner::Logprobs>;
+  // What a captured step depends on: its rows, which logprobs it computes, and whether it counts
+  // what the step before has drawn.
+  using DecodeShape = std::tuple<int, HeadRunner::Logprobs, bool>;
   struct CapturedDecode {
     std::unique_ptr<kernels::CapturedOps> ops;  // Null for a shape that was seen once.
     int replays = 0;

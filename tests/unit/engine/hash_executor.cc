@@ -181,7 +181,14 @@ int32_t HashExecutor::Draw(const StepSequence& sequence, uint64_t prefix) const 
   std::vector<float> scores(options_.vocabulary);
   for (int32_t id = 0; id < options_.vocabulary; ++id) scores[id] = Logit(prefix, id);
   for (const kernels::IdBias& bias : sequence.biases) scores[bias.id] += bias.value;
-  for (const kernels::IdCount& count : sequence.counts) {
+  std::vector<kernels::IdCount> counts(sequence.counts.begin(), sequence.counts.end());
+  if (sequence.counts_drawn) {
+    const int32_t id = sequence.tokens.back();
+    auto found = std::ranges::find(counts, id, &kernels::IdCount::id);
+    if (found == counts.end()) found = counts.insert(found, {.id = id});
+    ++found->output_count;
+  }
+  for (const kernels::IdCount& count : counts) {
     if (count.output_count > 0 || count.in_prompt > 0) scores[count.id] /= row.repetition_penalty;
     scores[count.id] -= row.frequency_penalty * static_cast<float>(count.output_count);
     if (count.output_count > 0) scores[count.id] -= row.presence_penalty;

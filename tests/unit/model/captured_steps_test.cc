@@ -47,7 +47,7 @@ class CapturingKernelSet final : public faults::ForwardingKernelSet {
   Counts* const counts_;
 };
 
-testing::Trace DrawnOn(Counts* counts) {
+testing::Trace DrawnOn(Counts* counts, bool penalised_and_ahead = false) {
   auto kernels = kernels::CreateKernelSet({.backend = "cpu", .threads = 1});
   LOCKSTEP_CHECK(kernels.ok()) << kernels.status();
   if (counts != nullptr)
@@ -63,7 +63,10 @@ testing::Trace DrawnOn(Counts* counts) {
   sequence.prompt = testing::RandomIds(3, 10, model->facts.vocabulary);
   sequence.new_tokens = 1100;
   sequence.sampling = {.sub_seed = 7, .temperature = 0.9f};
-  return testing::Drive(model->executor.get(), sequence, {.blocks = testing::Blocks(0, 1, 35)});
+  if (penalised_and_ahead) sequence = testing::Penalised(sequence);
+  return testing::Drive(
+      model->executor.get(), sequence,
+      {.blocks = testing::Blocks(0, 1, 35), .ahead = penalised_and_ahead && counts != nullptr});
 }
 
 // The audit of a device looks at the call that a capture picks, so that no capture is kept for
@@ -76,6 +79,13 @@ TEST(CapturedStepsTest, AreCapturedAnewAfterAThousandRunsWithTheSameBits) {
   EXPECT_EQ(counts.steps, 1100);
   EXPECT_EQ(counts.replays, 1098);
   EXPECT_EQ(counts.captures, 2);
+}
+
+// Lists of counts grow, and captures go with the arrays that held them.
+TEST(CapturedStepsTest, CountWhatIsStillBeingDrawn) {
+  Counts counts;
+  EXPECT_EQ(testing::DifferenceOf(DrawnOn(&counts, true), DrawnOn(nullptr, true)), "");
+  EXPECT_GT(counts.replays, 1000);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "services/worker/engine/penalty_counts.h"
 #include "tests/support/bitwise.h"
 #include "tests/support/philox_data.h"
 
@@ -116,9 +117,21 @@ DrivenSequence Sampled(int prompt_tokens, int new_tokens, int vocabulary) {
   return sequence;
 }
 
+DrivenSequence Penalised(DrivenSequence sequence) {
+  sequence.sampling.repetition_penalty = 1.3f;
+  sequence.sampling.frequency_penalty = 0.7f;
+  sequence.sampling.presence_penalty = 0.4f;
+  return sequence;
+}
+
 Trace Drive(StepExecutor* executor, const DrivenSequence& sequence, const Schedule& schedule) {
   static constexpr int32_t kUnknownId = -1;
   Trace trace;
+  worker::SequenceParameters parameters;
+  parameters.repetition_penalty = sequence.sampling.repetition_penalty;
+  parameters.frequency_penalty = sequence.sampling.frequency_penalty;
+  parameters.presence_penalty = sequence.sampling.presence_penalty;
+  worker::PenaltyCounts penalties(parameters, sequence.prompt);
   std::vector<int32_t> tokens = sequence.prompt;
   const int prompt_length = static_cast<int>(tokens.size());
   std::vector<int> ends = schedule.cuts;
@@ -131,6 +144,7 @@ Trace Drive(StepExecutor* executor, const DrivenSequence& sequence, const Schedu
     if (sampled.front()) {
       trace.ids.push_back(result.sampled_id);
       tokens.push_back(result.sampled_id);
+      penalties.Add(result.sampled_id);
     }
     sampled.pop_front();
   };
@@ -153,6 +167,8 @@ Trace Drive(StepExecutor* executor, const DrivenSequence& sequence, const Schedu
     }
     own.sample = end >= prompt_length;
     own.sampling.position = end;
+    own.counts = penalties.counts();
+    own.counts_drawn = own.drawn_by >= 0 && penalties.enabled();
     LaunchStep(executor, own, schedule, step++, &trace);
     sampled.push_back(own.sample);
     if (sampled.size() > (schedule.ahead ? 1 : 0)) collect();

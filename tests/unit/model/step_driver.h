@@ -23,6 +23,8 @@ struct DrivenSequence {
 
 // A random prompt that goes on at a temperature, with top-p.
 DrivenSequence Sampled(int prompt_tokens, int new_tokens, int vocabulary);
+// The same with all penalties on.
+DrivenSequence Penalised(DrivenSequence sequence);
 
 // How it is run: all that must not show in the bits.
 struct Schedule {

@@ -5,6 +5,7 @@
 #include <ostream>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -145,6 +146,28 @@ TEST_P(InvarianceTest, RunningAheadDoesNotShow) {
     schedule.neighbour_blocks = Blocks(kSequenceBlocks, 1, 2 * neighbours);
     EXPECT_EQ(DifferenceOf(testing::Drive(model_.executor.get(), sequence_, schedule), expected_),
               "");
+  }
+}
+
+TEST_P(InvarianceTest, PenaltiesCountWhatIsStillBeingDrawn) {
+  const DrivenSequence penalised = testing::Penalised(sequence_);
+  const Trace expected = testing::Drive(model_.executor.get(), penalised, Alone());
+  EXPECT_NE(expected.ids, expected_.ids);
+  // One row of logits at a time, so that a step draws in several pieces.
+  ModelOptions options = options_;
+  options.logits_bytes_max = 1;
+  const LoadedModel pieces = Load(directory_, options);
+  for (const LoadedModel* model : {&std::as_const(model_), &pieces}) {
+    for (const int neighbours : {0, 5}) {
+      Schedule schedule = Alone();
+      schedule.ahead = true;
+      schedule.neighbours = neighbours;
+      schedule.neighbours_decode = true;
+      schedule.neighbour_blocks = Blocks(kSequenceBlocks, 1, 2 * neighbours);
+      EXPECT_EQ(DifferenceOf(testing::Drive(model->executor.get(), penalised, schedule), expected),
+                "")
+          << neighbours << " neighbours";
+    }
   }
 }
 

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Runs the bench of all-reduces on the host that has the GPUs, and completes its record.
+
+Usage: collective_run.py OUT.json [flags of cuda_collective_bench]
+
+NCCL takes its ring, without NVLink's multicast. The record is the bench's own, every sample of
+every case; added are host, driver, and clocks, power and temperature of the first GPU twice a
+second while it ran.
+"""
+
+import os
+import pathlib
+import sys
+
+from run import binary_and_commit
+
+from gpu_host import complete_record
+
+
+def main():
+    out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    os.environ.update(NCCL_ALGO="Ring", NCCL_NVLS_ENABLE="0")
+    return complete_record("collective_run.py", *binary_and_commit("collective"), out, flags,
+                           flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
