@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of the groups given (build, test, bench) that are missing.
+# Installs the Debian packages of the groups given (build, run, test, bench) that are missing.
 # Usage: deploy/install_packages.sh build [test] [bench]
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Makes the image for CPUs without a docker engine: each instruction of deploy/docker/Dockerfile is
+carried out in a root directory that debootstrap made, and a cluster is started from the last one.
+
+Usage: tests/deploy/image_test.py [FOLDER]     (as root, some ten minutes; needs debootstrap and a
+mirror that apt reaches. FOLDER keeps the roots; by default they go.)
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+MIRROR = "http://deb.debian.org/debian"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def run(*words, **more):
+    print("$", *words, flush=True)
+    subprocess.run([str(word) for word in words], check=True, **more)
+
+
+def size_mib(folder):
+    out = subprocess.run(["du", "-sxm", folder], capture_output=True, text=True, check=True).stdout
+    return int(out.split()[0])
+
+
+def instructions():
+    """[(word, rest)] with lines that end in a backslash joined."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M)
+    lines = text.replace("\\\n", " ").splitlines()
+    return [tuple(line.split(maxsplit=1)) for line in lines if line.strip()]
+
+
+class Image:
+    """The root directory of one stage and what is set for its commands."""
+
+    def __init__(self, folder, base):
+        self.folder, self.workdir, self.user, self.entry = folder, "/", None, []
+        run("cp", "-a", base, folder)
+
+    def copy(self, source_root, sources, target):
+        at = self.folder / os.path.normpath(os.path.join(self.workdir, target)).lstrip("/")
+        is_folder = target.endswith("/") or len(sources) > 1 or sources == ["."]
+        for source in sources:
+            path = source_root / source.lstrip("/")
+            if path.is_dir():
+                shutil.copytree(path, at, symlinks=True, dirs_exist_ok=True)
+                continue
+            to = at / path.name if is_folder else at
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, to)
+
+    def execute(self, words):
+        """In the root directory as the image's user; /dev, /proc and the way to the network are the
+        host's, as a docker engine would give them."""
+        user = [f"--userspec={self.user}"] if self.user else []
+        script = ("mount --bind /dev dev; mount -t proc proc proc; "
+                  + ("mount -t tmpfs tmpfs tmp; " if self.user else "") + 'exec "$@"')
+        run("unshare", "--mount", "sh", "-ec", script, "image", "chroot", *user, ".",
+            "env", "-i", f"PATH={PATH}", "HOME=/tmp", "sh", "-c", f'cd {self.workdir}; exec "$@"',
+            "enter", *words, cwd=self.folder)
+
+
+def make_base(folder):
+    run("debootstrap", "--variant=minbase", "bookworm", folder, MIRROR, stdout=subprocess.DEVNULL)
+    shutil.copy("/etc/resolv.conf", folder / "etc" / "resolv.conf")
+    shutil.copytree("/etc/apt/apt.conf.d", folder / "etc" / "apt" / "apt.conf.d",
+                    dirs_exist_ok=True)
+
+
+def make_images(work):
+    """The last stage's image. The context is what git has."""
+    context, base = work / "context", work / "base"
+    run("git", "clone", "-q", ROOT, context)
+    shutil.rmtree(context / ".git")
+    if not base.exists():
+        make_base(base)
+    variables, stages, image = {}, {}, None
+    for word, rest in instructions():
+        rest = re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], rest)
+        if word == "ARG":
+            name, _, value = rest.partition("=")
+            variables.setdefault(name, value)
+        elif word == "FROM":
+            source, _, name = rest.partition(" AS ")
+            if source != "debian:12-slim":
+                raise SystemExit(f"{source} is not what debootstrap makes")
+            image = stages[name] = Image(work / f"stage-{len(stages)}", base)
+        elif word == "WORKDIR":
+            image.workdir = rest
+            (image.folder / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        elif word == "COPY":
+            stage = re.match(r"--from=(\w+) (.*)", rest)
+            *sources, target = (stage[2] if stage else rest).split()
+            image.copy(stages[stage[1]].folder if stage else context, sources, target)
+        elif word == "RUN":
+            image.execute(["sh", "-c", rest])
+        elif word == "USER":
+            image.user = rest
+        elif word == "ENTRYPOINT":
+            image.entry = json.loads(rest)
+        else:
+            raise SystemExit(f"{word} is not understood")
+    print(f"base {size_mib(base)} MiB, image {size_mib(image.folder)} MiB", flush=True)
+    return image
+
+
+# A cluster of the image's own processes answers and holds the proof.
+CLUSTER = """
+lockstep=$1
+$lockstep up --model=/opt/lockstep/demo-model --port=7400 --run_dir=/tmp/run & up=$!
+until $lockstep health --target=127.0.0.1:7400 --timeout=1s 2>/dev/null; do
+  kill -0 $up; sleep 0.2
+done
+$lockstep generate --target=127.0.0.1:7400 --prompt='12+34*2=' --seed=1
+$lockstep verify --target=127.0.0.1:7400 --mode=single --trials=4
+kill -TERM $up; wait $up
+[ "$(id -u)" != 0 ] && ! command -v c++ && ! touch /opt/lockstep/x 2>/dev/null && echo "image holds"
+"""
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="lockstep-image-") as folder:
+        image = make_images(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else folder))
+        image.execute(["sh", "-ec", CLUSTER, "cluster", *image.entry])
+
+
+if __name__ == "__main__":
+    main()
