@@ -23,8 +23,11 @@ class DeviceArray {
     LOCKSTEP_CHECK(host.size() <= count_) << host.size() << " values";
     CopyToDevice(host, data());
   }
-  // Every byte 0xFF: NaN, or -1.
-  void Poison() { Must(cudaMemset(buffer_.as<void>(), 0xFF, buffer_.bytes())); }
+  // Every byte 0xFF: NaN, or -1. Done when it returns, for every stream.
+  void Poison() {
+    Must(cudaMemset(buffer_.as<void>(), 0xFF, buffer_.bytes()));
+    Must(cudaStreamSynchronize(nullptr));
+  }
   std::vector<T> Read() const { return CopyFromDevice(data(), count_); }
 
   T* data() const { return buffer_.as<T>(); }

@@ -220,25 +220,30 @@ TEST_F(OwnKernelTest, EveryTilingGivesTheReferencesBits) {
   for (int tiling = 0; tiling < static_cast<int>(tilings.size()); ++tiling) {
     const auto& [tile_rows, outputs, segments, split, sharers] =
         tilings[static_cast<size_t>(tiling)];
-    const LinearShape shape = DenseShape(outputs * sharers * 2, 512, segments, DType::kBf16, true);
-    const int rows = tile_rows + 3;
-    LinearRig rig(shape, rows);
-    rig.ComputeExpected(true);
-    Must(cudaDeviceSynchronize());
-    rig.Run(
-        [&](const LinearCall& call, cudaStream_t stream) {
-          Must(kernels::cuda::LinearOnSm90({.shape = shape,
-                                            .tiling = tiling,
-                                            .rows = call.rows,
-                                            .weight = call.weight,
-                                            .bias = call.bias,
-                                            .x = call.x,
-                                            .y = call.y,
-                                            .accumulate = true},
-                                           stream));
-        },
-        rows, 0, nullptr);
-    EXPECT_EQ(rig.Differing()[0], 0u) << "tiling " << tiling;
+    for (const DType output : {DType::kBf16, DType::kF32}) {
+      const bool rounds =
+          output == DType::kBf16;  // Sums as they are have neither bias nor residual.
+      if (!rounds && segments != 1) continue;
+      const LinearShape shape = DenseShape(outputs * sharers * 2, 512, segments, output, rounds);
+      const int rows = tile_rows + 3;
+      LinearRig rig(shape, rows);
+      rig.ComputeExpected(rounds);
+      Must(cudaDeviceSynchronize());
+      rig.Run(
+          [&](const LinearCall& call, cudaStream_t stream) {
+            Must(kernels::cuda::LinearOnSm90({.shape = shape,
+                                              .tiling = tiling,
+                                              .rows = call.rows,
+                                              .weight = call.weight,
+                                              .bias = call.bias,
+                                              .x = call.x,
+                                              .y = call.y,
+                                              .accumulate = rounds},
+                                             stream));
+          },
+          rows, 0, nullptr);
+      EXPECT_EQ(rig.Differing()[0], 0u) << "tiling " << tiling << (rounds ? "" : ", fp32");
+    }
   }
 }
 

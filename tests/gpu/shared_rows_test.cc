@@ -107,7 +107,7 @@ class RankRows {
            shown + static_cast<size_t>(part) * stride_);
     }
     Copy(layer_.residual, rows, y_.data());
-    normed_.Poison();
+    Must(cudaMemsetAsync(normed_.data(), 0xFF, normed_.size() * sizeof(uint16_t), stream_));
     SumUse use = {.rows = rows,
                   .outputs = shape.outputs,
                   .y = y_.data(),

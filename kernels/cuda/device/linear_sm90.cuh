@@ -48,7 +48,8 @@ struct LinearTiling {
 
 struct LinearSm90Parameters {
   const uint16_t* bias;
-  uint16_t* y;
+  uint16_t* y;   // Or else …
+  float* y_f32;  // … the sums as they are, without bias and residual.
   size_t y_stride;
   int rows;
   int inputs;
@@ -281,6 +282,7 @@ class LinearSm90 {
     const int warp = static_cast<int>(threadIdx.x) % 128 / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int output = place.output + warpgroup * 64 + warp * 16;
+    if (p_.y_f32 != nullptr) return WriteSums(place.row, output, sums);
     const bool odd = lane % 2 != 0;
     const int column = output + (odd ? 8 + (lane % 4 - 1) * 2 : lane % 4 * 2);
     float bias[2] = {0, 0};
@@ -310,6 +312,21 @@ class LinearSm90 {
         *to = four;
       }
       __syncwarp();
+    }
+  }
+
+  // Eight lanes write eight neighbouring outputs of one row.
+  __device__ void WriteSums(int first_row, int output, const Sums& sums) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int t = 0; t < Tiling::kRows / 8; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first_row + t * 8 + lane % 4 * 2 + i % 2;
+        if (row >= p_.rows) continue;
+        p_.y_f32[static_cast<size_t>(row) * p_.y_stride + output + lane / 4 + i / 2 * 8] =
+            sums[t][i];
+      }
     }
   }
 

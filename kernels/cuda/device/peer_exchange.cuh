@@ -40,21 +40,17 @@ __device__ __forceinline__ void Send(const PeerInbox& inbox, size_t at, const fl
 }
 
 // The words of kRanks neighbouring slots, but for this rank's `own`, when all of the warp are
-// there. Whole warps call it; lanes with `idle` wait for nothing. Where many CTAs wait, only the
-// last lane of a warp looks until it sees its own: they would keep what comes from coming.
+// there. Whole warps call it; lanes with `idle` wait for nothing.
 template <int kRanks, int kFours>
 __device__ __forceinline__ void Await(const PeerInbox& inbox, const float* slots, int own,
                                       bool idle, float4 (&words)[kRanks][kFours]) {
   constexpr unsigned kTurnsPerLook = 64;
-  constexpr unsigned kCtasThatLook = 64;
   PeerPatience patience(inbox.wait);
-  bool few_look = gridDim.x > kCtasThatLook;
   for (unsigned turn = 1;; ++turn) {
-    const bool looks = !idle && (!few_look || threadIdx.x % 32 == 31);
     int missing = -1;
 #pragma unroll
     for (int rank = 0; rank < kRanks; ++rank) {
-      if (!looks || rank == own) continue;
+      if (idle || rank == own) continue;
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
         float4& four = words[rank][i];
@@ -63,11 +59,7 @@ __device__ __forceinline__ void Await(const PeerInbox& inbox, const float* slots
         if (!there) missing = inbox.wait.rank - own + rank;
       }
     }
-    if (__all_sync(0xFFFFFFFF, missing < 0)) {
-      if (!few_look) return;
-      few_look = false;
-      continue;
-    }
+    if (__all_sync(0xFFFFFFFF, missing < 0)) return;
     if (turn % kTurnsPerLook != 0) continue;
     const int named = __reduce_max_sync(0xFFFFFFFF, missing);
     const bool over = threadIdx.x % 32 == 0 && patience.IsOver(named);

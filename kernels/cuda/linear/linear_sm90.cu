@@ -68,6 +68,7 @@ cudaError_t Launch(const LinearSm90Call& call, cudaStream_t stream) {
   const LinearSm90Parameters parameters{
       .bias = static_cast<const uint16_t*>(call.bias),
       .y = static_cast<uint16_t*>(call.y),
+      .y_f32 = shape.output == DType::kF32 ? static_cast<float*>(call.y) : nullptr,
       .y_stride = static_cast<size_t>(shape.y_stride),
       .rows = call.rows,
       .inputs = shape.inputs,
@@ -141,7 +142,7 @@ constexpr auto kTilings = [] {
 std::span<const Sm90Tiling> Sm90Tilings() { return kTilings; }
 
 bool Fits(const Sm90Tiling& tiling, const LinearShape& shape, int rows) {
-  if (!IsSupported(shape) || shape.output != DType::kBf16) return false;
+  if (!IsSupported(shape)) return false;
   if (tiling.segments != shape.segments) return false;
   if (shape.outputs % (tiling.outputs * tiling.sharers) != 0) return false;
   const int row_tiles = (rows + tiling.rows - 1) / tiling.rows;
@@ -158,7 +159,7 @@ cudaError_t LinearOnSm90(const LinearSm90Call& call, cudaStream_t stream) {
   }
   const Entry& entry = kEntries[call.tiling];
   const LinearShape& shape = call.shape;
-  if (!IsSupported(shape) || shape.output != DType::kBf16 ||
+  if (!IsSupported(shape) || (call.accumulate && shape.output != DType::kBf16) ||
       shape.segments != entry.tiling.segments ||
       shape.outputs % (entry.tiling.outputs * entry.tiling.sharers) != 0) {
     return cudaErrorInvalidValue;

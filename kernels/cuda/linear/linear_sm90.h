@@ -25,7 +25,8 @@ std::span<const Sm90Tiling> Sm90Tilings();
 bool Fits(const Sm90Tiling& tiling, const LinearShape& shape, int rows);
 
 // Loads weights before the kernels that precede it have ended: those may not be what writes them.
-// y = RNbf16(T(p) [+ bias]), or with `accumulate` y = RNbf16(y + that). Only enqueues, reads and
+// y = RNbf16(T(p) [+ bias]), or with `accumulate` y = RNbf16(y + that), or in fp32 the sums of one
+// segment as they are. Only enqueues, reads and
 // writes no row behind `rows`. cudaErrorInvalidValue when the tiling does not fit the shape.
 struct LinearSm90Call {
   LinearShape shape;
