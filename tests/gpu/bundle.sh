@@ -36,7 +36,7 @@ if has tests; then
     cp "$binary" "$bundle/bin/"
   done
   cp tests/gpu/run.sh tests/gpu/ops_run.py tests/gpu/sanitize.sh bench/kernels/cuda/run.py \
-    bench/kernels/cuda/linear_run.py \
+    bench/kernels/cuda/linear_run.py bench/kernels/cuda/collective_run.py \
     bench/engine/engine_run.py bench/engine/mode_ratios.py "$bundle/"
 fi
 if has cluster; then
