@@ -13,8 +13,8 @@ namespace lockstep::gateway {
 
 // The thread for what would delay all calls on the few callback threads: tokenising long texts, of
 // which a megabyte takes a tenth of a second, and building and serialising long answers, of which
-// it takes some milliseconds. One after the other. What waits here is memory that its request holds
-// anyway. Thread-safe.
+// it takes some milliseconds. One after the other, and behind whatever else wants the core. What
+// waits here is memory that its request holds anyway. Thread-safe.
 class LongWorkThread {
  public:
   // At about 10 MB/s the longest short text takes as long as the rest of its call.

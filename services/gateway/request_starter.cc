@@ -10,6 +10,12 @@ namespace {
 // Covers the sweep that ends what is late, every 50 ms, and the way back of an answer.
 constexpr absl::Duration kAnswerMargin = absl::Milliseconds(200);
 
+// What requests of one id are compared by. Of an id that will be minted there is only one.
+template <typename Request>
+std::string DigestOf(const Request& request) {
+  return request.request_id().empty() ? std::string() : BodyDigest(request);
+}
+
 // The stops as the ledger's own matcher sees them: the same set that the worker is given.
 absl::StatusOr<std::shared_ptr<const text::StopSet>> MakeStops(const ValidRequest& request) {
   const v1::StopOptions& stop = request.effective.stop();
@@ -43,14 +49,14 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
     const v1::GenerateRequest& request, const rpc::CallScope& scope, Generation::Credit credit,
     const std::string& selection) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
-  return Start(validator_.Generate(request, *limits), BodyDigest(request) + selection, limits,
-               scope, credit);
+  return Start(validator_.Generate(request, *limits), DigestOf(request) + selection, limits, scope,
+               credit);
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
     const v1::ScoreRequest& request, const rpc::CallScope& scope) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
-  return Start(validator_.Score(request, *limits), BodyDigest(request), limits, scope,
+  return Start(validator_.Score(request, *limits), DigestOf(request), limits, scope,
                Generation::Credit::kLedger);
 }
 

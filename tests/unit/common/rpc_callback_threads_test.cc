@@ -47,5 +47,29 @@ TEST_F(CallbackThreadsOfCallsTest, AllAreAnsweredByThoseThatDoNotSleep) {
   EXPECT_LE(threads.size(), static_cast<size_t>(CallbackThreads()));
 }
 
+// Each call would cost a thread switch more.
+TEST_F(CallbackThreadsOfCallsTest, TheEndOfACallIsToldOnOneOfThemToo) {
+  constexpr int kCalls = 100;
+  base::Mutex mutex;
+  std::set<std::thread::id> starting;
+  std::set<std::thread::id> closing;
+  service_.unary.start = [&](UnaryEcho& handler) {
+    {
+      base::MutexLock lock(&mutex);
+      starting.insert(std::this_thread::get_id());
+    }
+    handler.Respond(EchoMessage());
+  };
+  service_.unary.closed = [&](UnaryEcho&, const absl::Status&) {
+    base::MutexLock lock(&mutex);
+    closing.insert(std::this_thread::get_id());
+  };
+  for (int i = 0; i < kCalls; ++i) EXPECT_TRUE(Call(EchoMessage()).ok());
+  ASSERT_TRUE(service_.tally.closed.WaitFor(kCalls));
+  base::MutexLock lock(&mutex);
+  starting.insert(closing.begin(), closing.end());
+  EXPECT_LE(starting.size(), static_cast<size_t>(CallbackThreads()));
+}
+
 }  // namespace
 }  // namespace lockstep::rpc

@@ -1,5 +1,7 @@
 #include "services/gateway/long_work_thread.h"
 
+#include <sys/resource.h>
+
 #include <memory>
 #include <thread>
 #include <vector>
@@ -45,6 +47,18 @@ TEST_F(LongWorkThreadTest, ShortWorkStaysOnItsThreadAndLongWorkLeavesIt) {
   done.WaitForNotification();
   EXPECT_NE(ran, std::this_thread::get_id());
   EXPECT_EQ(posted_.value(), 1);
+}
+
+TEST_F(LongWorkThreadTest, GivesWayToThreadsThatServeCalls) {
+  int nice = 0;
+  absl::Notification done;
+  LongWorkThread thread(&posted_);
+  thread.Post([&] {
+    nice = getpriority(PRIO_PROCESS, 0);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_GT(nice, getpriority(PRIO_PROCESS, 0));
 }
 
 TEST_F(LongWorkThreadTest, EndsWithTheWorkInHandAndFreesWhatWaits) {
