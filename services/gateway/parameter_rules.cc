@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "nlohmann/json.hpp"
 #include "services/gateway/request_validator.h"
 
@@ -154,10 +155,15 @@ absl::Status ApplyStopRules(int64_t room, int64_t generated, bool has_tokenizer,
     return TooMany("stop.stop_strings", stop->stop_strings_size(), kStopStringsMax);
   }
   for (int i = 0; i < stop->stop_strings_size(); ++i) {
-    const size_t bytes = stop->stop_strings(i).size();
+    const std::string& text = stop->stop_strings(i);
+    const size_t bytes = text.size();
     if (bytes < 1 || bytes > kStopStringBytesMax) {
       return absl::InvalidArgumentError(absl::StrCat(
           "stop.stop_strings[", i, "]: ", bytes, " bytes, outside [1, ", kStopStringBytesMax, "]"));
+    }
+    if (base::ToValidUtf8(text) != text) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stop.stop_strings[", i, "]: not valid UTF-8"));
     }
   }
   if (stop->stop_strings_size() > 0 && !has_tokenizer) {

@@ -67,21 +67,16 @@ absl::Status CheckWeightVersion(bool required, int64_t wanted, const ModelLimits
                                                     limits.weight_version));
 }
 
-// What both kinds of request have in common; returns the room for generated tokens.
-absl::StatusOr<int64_t> CheckPrompt(int64_t prompt_tokens, const ModelLimits& limits) {
-  if (prompt_tokens < 1) return absl::InvalidArgumentError("prompt: empty");
-  if (prompt_tokens > limits.context_tokens_max) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: ", prompt_tokens, " tokens, the context holds ", limits.context_tokens_max));
-  }
-  return limits.context_tokens_max - prompt_tokens;
+absl::Status CheckFitsContext(int64_t tokens, absl::string_view field, const ModelLimits& limits) {
+  if (tokens <= limits.context_tokens_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", tokens, " tokens, the context holds ", limits.context_tokens_max));
 }
 
-absl::Status CheckFitsKv(int64_t tokens, const ModelLimits& limits) {
+absl::Status CheckFitsKv(int64_t tokens, absl::string_view fields, const ModelLimits& limits) {
   if (tokens <= limits.kv_tokens_max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("prompt and stop.max_new_tokens: ", tokens,
-                                                 " tokens, the largest worker holds ",
-                                                 limits.kv_tokens_max));
+  return absl::InvalidArgumentError(absl::StrCat(
+      fields, ": ", tokens, " tokens, the largest worker holds ", limits.kv_tokens_max));
 }
 
 absl::Status TakeName(std::string_view request_id, ValidRequest* out) {
@@ -199,7 +194,8 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
     out.prompt_ids = ToIds(request.prompt_ids().ids());
   }
   const int64_t prompt_tokens = static_cast<int64_t>(out.prompt_ids.size());
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t room, CheckPrompt(prompt_tokens, limits));
+  if (prompt_tokens < 1) return absl::InvalidArgumentError("prompt: empty");
+  LOCKSTEP_RETURN_IF_ERROR(CheckFitsContext(prompt_tokens, "prompt", limits));
   LOCKSTEP_RETURN_IF_ERROR(CheckInsertedSpans(request, prompt_tokens));
   LOCKSTEP_RETURN_IF_ERROR(TakeSeeds(request, &out));
   LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.generated_ids(), "generated_ids", limits.vocabulary));
@@ -214,12 +210,13 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
   LOCKSTEP_RETURN_IF_ERROR(
       ApplySamplingRules(request.use_model_defaults() ? limits.generation_config_json : "", limits,
                          out.effective.mutable_sampling()));
-  LOCKSTEP_RETURN_IF_ERROR(ApplyStopRules(room, request.generated_ids_size(), tokenizer_ != nullptr,
+  LOCKSTEP_RETURN_IF_ERROR(ApplyStopRules(limits.context_tokens_max - prompt_tokens,
+                                          request.generated_ids_size(), tokenizer_ != nullptr,
                                           limits, out.effective.mutable_stop()));
   LOCKSTEP_RETURN_IF_ERROR(
       ApplyLogprobRules(prompt_tokens, limits, out.effective.mutable_logprobs()));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckFitsKv(prompt_tokens + out.effective.stop().max_new_tokens(), limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(prompt_tokens + out.effective.stop().max_new_tokens(),
+                                       "prompt and stop.max_new_tokens", limits));
   out.prompt_logprobs_from = request.logprobs().prompt_from();
   out.routing_key = request.routing_key();
   out.cache_namespace = request.cache_namespace();
@@ -261,8 +258,8 @@ absl::StatusOr<ValidRequest> RequestValidator::Score(const v1::ScoreRequest& req
     return absl::InvalidArgumentError(
         absl::StrCat("ids: ", tokens, " ids, at least 2 are needed to score one"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(CheckPrompt(tokens, limits).status());
-  LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(tokens, limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFitsContext(tokens, "ids", limits));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(tokens, "ids", limits));
   const int64_t from = request.has_from() ? request.from() : 1;
   if (from < 1 || from >= tokens) {
     return absl::InvalidArgumentError(

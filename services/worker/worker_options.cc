@@ -26,10 +26,13 @@ int64_t DefaultChunkTokens(const WorkerOptions& options) {
 }
 
 absl::Status CheckRanks(const WorkerOptions& options) {
-  if (!std::has_single_bit(static_cast<uint64_t>(options.tensor_parallel)) ||
-      options.tensor_parallel > options.reduction_segments) {
+  if (!std::has_single_bit(static_cast<uint64_t>(options.tensor_parallel))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor_parallel: ", options.tensor_parallel, " is no power of two"));
+  }
+  if (options.tensor_parallel > options.reduction_segments) {
     return absl::InvalidArgumentError(absl::StrCat("tensor_parallel: ", options.tensor_parallel,
-                                                   " is no power of two up to reduction_segments ",
+                                                   " is more than reduction_segments, ",
                                                    options.reduction_segments));
   }
   if (options.tensor_parallel > 1 && (options.model == kNullModel || options.normal)) {

@@ -97,6 +97,8 @@ std::vector<BadCase> ParameterCases() {
                    "stop.min_new_tokens: 5 is outside [0, 4]"});
   cases.push_back({"empty stop", [](auto* r) { r->mutable_stop()->add_stop_strings(""); },
                    "stop.stop_strings[0]: 0 bytes"});
+  cases.push_back({"broken stop", [](auto* r) { r->mutable_stop()->add_stop_strings("\xff"); },
+                   "stop.stop_strings[0]: not valid UTF-8"});
   cases.push_back({"top_count", [](auto* r) { r->mutable_logprobs()->set_top_count(65); },
                    "logprobs.top_count: 65"});
   cases.push_back({"prompt_from", [](auto* r) { r->mutable_logprobs()->set_prompt_from(3); },
@@ -167,6 +169,21 @@ TEST(BadInputTest, ScoreAndDetokenizeNameTheIdToo) {
     expect_refused(call(&testing::RolloutStub::Score, chosen), "chosen_ids[0]");
     expect_refused(call(&testing::RolloutStub::Detokenize, text), "ids[0]");
   }
+}
+
+TEST(BadInputTest, MoreIdsToScoreThanTheContextHoldsAreRefusedByTheirOwnName) {
+  ClusterHarness cluster({.workers = 1});
+  ASSERT_TRUE(cluster.Start().ok());
+  const auto info = testing::CallNow(cluster.stub(), &testing::RolloutStub::GetServerInfo,
+                                     v1::GetServerInfoRequest());
+  ASSERT_TRUE(info.ok()) << info.status();
+  v1::ScoreRequest request;
+  for (int64_t i = 0; i <= info->context_tokens_max(); ++i) request.add_ids(1);
+  const auto answer = testing::CallNow(cluster.stub(), &testing::RolloutStub::Score, request);
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(answer.status().message(),
+            absl::StrCat("ids: ", info->context_tokens_max() + 1, " tokens, the context holds ",
+                         info->context_tokens_max()));
 }
 
 TEST(BadInputTest, ExtremeButLegalTemperaturesGiveDefinedResults) {

@@ -60,7 +60,7 @@ TEST(WorkerOptionsTest, RefusesByName) {
   config.set_tensor_parallel(3);
   ExpectRefused(config, "tensor_parallel: 3 is no power of two");
   config.set_tensor_parallel(8);
-  ExpectRefused(config, "tensor_parallel: 8 is no power of two up to reduction_segments 4");
+  ExpectRefused(config, "tensor_parallel: 8 is more than reduction_segments, 4");
   config.set_tensor_parallel(4);
   ExpectRefused(config, "tensor_parallel: 4 of the null model");
   config = Config("cuda");
