@@ -196,7 +196,9 @@ void RouterCore::LoseWorker(const WorkerKey& worker, bool blame) {
         record->state == SequenceState::kRunning && record->ticket->worker == worker;
     // Its stream may have broken before the scheduler gave the worker up.
     const bool left = std::erase(record->streams_lost, worker) > 0;
-    if (blame && (running || left) && ++record->workers_ended >= options_.poison_limit) {
+    // What a worker repeats for a held sequence has ended nobody before.
+    const bool suspicious = blame && (running || left) && !record->held();
+    if (suspicious && ++record->workers_ended >= options_.poison_limit) {
       suspects.push_back(record);
     }
     if (running) {

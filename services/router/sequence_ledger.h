@@ -64,6 +64,8 @@ struct SequenceRecord {
   int64_t credit_left() const {
     return credit_granted - (log.delivered_outputs() - spec->deliver_output_from);
   }
+  // It got somewhere and now waits for its client to read: no worker computes a new token for it.
+  bool held() const { return credit_left() <= 0 && log.delivered_outputs() > 0; }
 };
 
 // Owns the records and finds them by every name that events use. Not thread-safe.

@@ -307,6 +307,21 @@ TEST(RouterCoreTest, ResultsBetweenDeathsClearASequence) {
   EXPECT_EQ(h.core.sequence_count(), 1u);
 }
 
+// Its client does not read for so long that several workers come and go.
+TEST(RouterCoreTest, WaitingForItsClientOnDyingWorkersBlamesNoSequence) {
+  CoreHarness h;
+  h.Connect({State("a"), State("b"), State("c")});
+  const WorkerStart start = h.Run(1, Key("a"));
+  h.Frame(Key("a"), {MakeDelta(start.ticket.id, 0, std::vector<uint32_t>(50, 4))});
+  h.core.WorkerLost(Key("a"));
+  EXPECT_EQ(h.GrantOnly(Key("b"), 2).credit_tokens, 0);
+  h.core.WorkerLost(Key("b"));
+  EXPECT_TRUE(Ends(h.core.TakeActions()).empty());
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.GrantOnly(Key("c"), 3).credit_tokens, 0);
+  EXPECT_EQ(h.metrics.quarantined.value(), 0);
+}
+
 // Three innocents run beside a poisonous sequence on two workers that it kills.
 TEST(RouterCoreTest, SuspectsRunOneAtATimeUntilTheCulpritIsAlone) {
   CoreHarness h;
