@@ -64,7 +64,12 @@ std::string BearerTokens::RoleOf(absl::string_view token) {
   base::MutexLock lock(&mutex_);
   if (const absl::Time now = clock_->Now(); now >= next_look_) {
     next_look_ = now + options_.reload;
-    if (absl::StatusOr<RoleByToken> read = Read(); read.ok()) roles_ = *std::move(read);
+    absl::StatusOr<RoleByToken> read = Read();
+    if (read.ok()) {
+      roles_ = *std::move(read);
+    } else if (options_.on_error) {
+      options_.on_error(read.status());
+    }
   }
   const auto found = roles_.find(token);
   return found == roles_.end() ? std::string() : found->second;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ class BearerTokens {
     std::string directory;
     std::vector<std::string> roles;             // A role without a file has no token.
     absl::Duration reload = absl::Seconds(10);  // Between looks at the files.
+    // Told of what could not be read then; the old tokens stay valid, those taken out included.
+    std::function<void(const absl::Status&)> on_error;
   };
   // INVALID_ARGUMENT names the file: one that cannot be read, a token shorter than 16 characters or
   // with a space, a token of two roles, or no token at all.

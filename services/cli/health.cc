@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/text_proto.h"
@@ -10,6 +11,7 @@
 #include "common/rpc/health_client.h"
 #include "common/service/server_settings.h"
 #include "lockstep/config/v1/config.pb.h"
+#include "services/cli/cluster/local_ports.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/verbs.h"
 
@@ -38,9 +40,21 @@ absl::StatusOr<config::v1::ServerConfig> ServerOf(const std::string& role,
       absl::StrCat("--role: \"", role, "\" is none of gateway, router, scheduler, worker"));
 }
 
+// Files that became unusable keep nobody from serving whom he serves, so they must not end him.
+absl::Status CheckListens(const config::v1::ServerConfig& server, const absl::Status& why) {
+  int port = 0;
+  const std::string& listen = server.listen();
+  if (!absl::SimpleAtoi(listen.substr(std::min(listen.rfind(':'), listen.size() - 1) + 1), &port) ||
+      CheckPortsFree({port}).ok()) {
+    return why;
+  }
+  std::printf("%s is listened on; it cannot be asked: %s\n", listen.c_str(),
+              std::string(why.message()).c_str());
+  return absl::OkStatus();
+}
+
 // The process of this machine that has this configuration, asked with its own certificate.
-absl::StatusOr<Subject> SubjectOf(const std::string& role, const std::vector<std::string>& paths) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, ServerOf(role, paths));
+absl::StatusOr<Subject> SubjectOf(const std::string& role, const config::v1::ServerConfig& server) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto settings, service::ReadServerSettings(server));
   const std::string& listen = settings.rpc.address;
   return Subject{
@@ -72,7 +86,11 @@ absl::Status RunHealth(const Arguments& arguments) {
   if (role.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(subject.channel, connect.Channel());
   } else {
-    LOCKSTEP_ASSIGN_OR_RETURN(subject, SubjectOf(role, paths));
+    LOCKSTEP_ASSIGN_OR_RETURN(const config::v1::ServerConfig server, ServerOf(role, paths));
+    absl::StatusOr<Subject> found = SubjectOf(role, server);
+    if (!found.ok() && service == "live" && server.has_tls())
+      return CheckListens(server, found.status());
+    LOCKSTEP_ASSIGN_OR_RETURN(subject, std::move(found));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const bool healthy,
                             rpc::CheckHealth(rpc::MakeChannel(subject.target, subject.channel),

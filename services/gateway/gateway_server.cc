@@ -35,15 +35,21 @@ std::vector<rpc::AccessRule> Access() {
 }
 
 absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options,
-                                                   const base::Clock* clock) {
+                                                   const base::Clock* clock,
+                                                   const log::Logger& logger) {
   rpc::ServerOptions server = options.server.rpc;
   server.access = Access();
   if (options.tokens_dir.empty()) return server;
-  LOCKSTEP_ASSIGN_OR_RETURN(server.tokens,
-                            rpc::BearerTokens::Create({.directory = options.tokens_dir,
-                                                       .roles = {kTrainer, kOperator},
-                                                       .reload = options.server.reload},
-                                                      clock));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      server.tokens,
+      rpc::BearerTokens::Create({.directory = options.tokens_dir,
+                                 .roles = {kTrainer, kOperator},
+                                 .reload = options.server.reload,
+                                 .on_error =
+                                     [logger](const absl::Status& error) {
+                                       logger.Error("tokens_unread", {{"error", error}});
+                                     }},
+                                clock));
   server.client_certificates = rpc::ClientCertificates::kOptional;
   return server;
 }
@@ -127,7 +133,7 @@ absl::Status GatewayServer::Impl::Start() {
                                                                     .throughput = &throughput_,
                                                                     .clock = base_->clock()});
   LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ServerOptions server,
-                            ServerOptionsOf(options_, base_->clock()));
+                            ServerOptionsOf(options_, base_->clock(), base_->logger()));
   LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
   ticker_ = std::thread([this] { RunTicker(); });
   server_->health().SetStarted(true);

@@ -211,6 +211,12 @@ void Generation::CountEndLocked(int64_t sample) {
   if (reason == v1::FINISH_REASON_STOP || reason == v1::FINISH_REASON_LENGTH) ++completed_count_;
   deps_.metrics->samples[reason].Increment();
   deps_.metrics->samples_open.Add(-1);
+  if (reason == v1::FINISH_REASON_ERROR) {
+    const v1::ErrorDetail& error = ledgers_[sample].sample().error();
+    deps_.logger.ForRequest(context_->trace_id, context_->request.request_id)
+        .Warning("sample_failed",
+                 {{"sample", sample}, {"code", error.code()}, {"error", error.message()}});
+  }
   if (ended_count_ == context_->request.n) {
     deps_.metrics->request_seconds.Observe(deps_.clock->Now() - started_);
     const v1::Sample& only = ledgers_[0].sample();

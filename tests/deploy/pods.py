@@ -275,23 +275,23 @@ class Pod:
         except subprocess.TimeoutExpired:
             return None
 
-    def _healthy(self, kind):
+    def healthy(self, kind):
         probe = self.workload.main[f"{kind}Probe"]
         return self.execute(probe["exec"]["command"], probe["timeoutSeconds"]) == 0
 
     def _probe(self):
         """Start-up first; then readiness and liveness, each at its period."""
         main = self.workload.main
-        while not self._healthy("startup"):
+        while not self.healthy("startup"):
             if self._ended.wait(main["startupProbe"]["periodSeconds"]):
                 return
         period = main["readinessProbe"]["periodSeconds"]
         failures = 0
         while not self._ended.is_set():
-            failures = 0 if self._healthy("readiness") else failures + 1
+            failures = 0 if self.healthy("readiness") else failures + 1
             self.ready = failures < main["readinessProbe"]["failureThreshold"] and (
                 self.ready or failures == 0)
-            if not self.leaving and not self._healthy("liveness"):
+            if not self.leaving and not self.healthy("liveness"):
                 self.liveness_failures += 1
             self._ended.wait(period if self.ready else 1)
 

@@ -154,7 +154,15 @@ class PodsTest(unittest.TestCase):
         expected = answers[0]
         self.assertEqual(answers, [expected] * len(answers))
         self.assertIn("UNAUTHENTICATED", generate(100, flags=reach()[:2])[1])
+        # A key of somebody else makes a pod unready, and does not end it.
+        (scheduler,) = running["scheduler"]
+        own = dict(self.node.secrets)
+        foreign = own["scheduler-tls"] | {"tls.key": own["worker-tls"]["tls.key"]}
+        self.node.replace_secrets(own | {"scheduler-tls": foreign})
+        self.assertFalse(scheduler.healthy("readiness"))
+        self.assertTrue(scheduler.healthy("liveness"))
         self.node.replace_secrets(secrets.of_cluster(self.cluster))
+        self.assertTrue(scheduler.healthy("readiness"))
         with Load(expected) as load:
             load.wait_for_more()
             for name in ("scheduler", "router", "worker", "gateway"):

@@ -182,13 +182,17 @@ class BearerTokensTest : public ::testing::Test {
  protected:
   ~BearerTokensTest() override { std::filesystem::remove_all(directory_); }
   absl::StatusOr<std::unique_ptr<BearerTokens>> Create() {
-    return BearerTokens::Create({.directory = directory_, .roles = {"trainer", "operator"}},
-                                &clock_);
+    return BearerTokens::Create(
+        {.directory = directory_,
+         .roles = {"trainer", "operator"},
+         .on_error = [this](const absl::Status& error) { told_ = std::string(error.message()); }},
+        &clock_);
   }
   std::string Error() { return std::string(Create().status().message()); }
 
   const std::string directory_ = MakeDirectory();
   base::SimClock clock_;
+  std::string told_;
 };
 
 TEST_F(BearerTokensTest, EachLineIsATokenOfTheFilesRole) {
@@ -212,7 +216,9 @@ TEST_F(BearerTokensTest, FilesAreReadAgainAndABadOneLeavesTheOldTokens) {
   EXPECT_EQ(tokens->RoleOf("bbbbbbbbbbbbbbbb"), "trainer");
   Write(directory_ + "/trainer", "short");
   clock_.Advance(absl::Seconds(10));
+  EXPECT_EQ(told_, "");
   EXPECT_EQ(tokens->RoleOf("bbbbbbbbbbbbbbbb"), "trainer");
+  EXPECT_THAT(told_, HasSubstr("/trainer: a token of 5 characters"));
 }
 
 TEST_F(BearerTokensTest, ADirectoryWithoutTokensOrWithBadOnesIsRefusedWithoutShowingThem) {
