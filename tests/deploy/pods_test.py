@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The manifests as they are, run as processes: each pod's init containers, command, volumes,
-configuration, user, probes and preStop are read from what is rendered. The cluster becomes ready,
-answers, gets new certificates, and is rolled over under load without a request that fails or a bit
-that moves.
+configuration, user, probes and preStop are read from what is rendered. Overlay `local` becomes
+ready, answers, and is rolled over under load without a request that fails or a bit that moves;
+`base` serves by TLS while its Secrets are replaced.
 
 Usage: tests/deploy/pods_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
@@ -59,7 +59,7 @@ class Load:
 
     def _ask(self, length, expected):
         while not self._stop.is_set():
-            code, text = generate(length)
+            code, text = generate(length, flags=[])
             with self._changed:
                 self.answers += 1
                 if code != 0 or text != expected:
@@ -147,22 +147,12 @@ class PodsTest(unittest.TestCase):
                 self.end(old)
 
     def test_a_rolling_restart_under_load_fails_no_request_and_moves_no_bit(self):
-        self.make("base")
+        self.make("overlays/local")
         running = self.start_all()
-        answers = [{length: wait_for_answer(length, f"{pod.address}:7100") for length in LENGTHS}
-                   for pod in running["gateway"]]
+        answers = [{length: wait_for_answer(length, f"{pod.address}:7100", flags=[])
+                    for length in LENGTHS} for pod in running["gateway"]]
         expected = answers[0]
         self.assertEqual(answers, [expected] * len(answers))
-        self.assertIn("UNAUTHENTICATED", generate(100, flags=reach()[:2])[1])
-        # A key of somebody else makes a pod unready, and does not end it.
-        (scheduler,) = running["scheduler"]
-        own = dict(self.node.secrets)
-        foreign = own["scheduler-tls"] | {"tls.key": own["worker-tls"]["tls.key"]}
-        self.node.replace_secrets(own | {"scheduler-tls": foreign})
-        self.assertFalse(scheduler.healthy("readiness"))
-        self.assertTrue(scheduler.healthy("liveness"))
-        self.node.replace_secrets(secrets.of_cluster(self.cluster))
-        self.assertTrue(scheduler.healthy("readiness"))
         with Load(expected) as load:
             load.wait_for_more()
             for name in ("scheduler", "router", "worker", "gateway"):
@@ -176,10 +166,26 @@ class PodsTest(unittest.TestCase):
                 done.result()
 
 
-    def test_overlay_local_answers_in_plaintext(self):
-        self.make("overlays/local")
+    def test_base_serves_by_tls_while_its_secrets_are_replaced(self):
+        self.make("base")
         running = self.start_all()
-        wait_for_answer(100, f"{running['gateway'][0].address}:7100", flags=[])
+        addresses = [f"{pod.address}:7100" for pod in running["gateway"]]
+        expected = [wait_for_answer(100, address) for address in addresses]
+        self.assertIn("UNAUTHENTICATED", generate(100, flags=reach()[:2])[1])
+        # A key of somebody else makes a pod unready, and does not end it.
+        (scheduler,) = running["scheduler"]
+        own = dict(self.node.secrets)
+        foreign = own["scheduler-tls"] | {"tls.key": own["worker-tls"]["tls.key"]}
+        self.node.replace_secrets(own | {"scheduler-tls": foreign})
+        self.assertFalse(scheduler.healthy("readiness"))
+        self.assertTrue(scheduler.healthy("liveness"))
+        self.node.replace_secrets(secrets.of_cluster(self.cluster))
+        self.assertTrue(scheduler.healthy("readiness"))
+        self.assertEqual([wait_for_answer(100, address) for address in addresses], expected)
+        # Pods that start now have new certificates, those that run had old ones.
+        for name in ("router", "worker"):
+            self.roll(name, running)
+        self.assertEqual([wait_for_answer(100, address) for address in addresses], expected)
 
 
 if __name__ == "__main__":
