@@ -1,8 +1,6 @@
 #include "common/rpc/security.h"
 
-#include <openssl/bio.h>
 #include <openssl/pem.h>
-#include <openssl/x509.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,21 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/openssl_handles.h"
 #include "grpcpp/security/tls_credentials_options.h"
 
 namespace lockstep::rpc {
 namespace {
-
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, Deleter<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
 
 absl::Status Bad(const std::string& path, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));

@@ -115,10 +115,10 @@ def make_images(work):
 # A cluster of the image's own processes answers and holds the proof.
 CLUSTER = """
 lockstep=$1
-$lockstep up --model=/opt/lockstep/demo-model --port=7400 --run_dir=/tmp/run & up=$!
-until $lockstep health --target=127.0.0.1:7400 --timeout=1s 2>/dev/null; do
-  kill -0 $up; sleep 0.2
-done
+mkfifo /tmp/said
+$lockstep up --model=/opt/lockstep/demo-model --port=7400 --run_dir=/tmp/run >/tmp/said & up=$!
+exec 3</tmp/said
+while read -r line <&3 && [ "${line#trainers call}" = "$line" ]; do echo "$line"; done
 $lockstep generate --target=127.0.0.1:7400 --prompt='12+34*2=' --seed=1
 $lockstep verify --target=127.0.0.1:7400 --mode=single --trials=4
 kill -TERM $up; wait $up

@@ -1,9 +1,6 @@
 #include "tests/support/certificates.h"
 
-#include <openssl/bio.h>
-#include <openssl/evp.h>
 #include <openssl/pem.h>
-#include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
 #include <atomic>
@@ -12,19 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/rpc/openssl_handles.h"
 
 namespace lockstep::testing {
 namespace {
 
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+using rpc::Bio;
+using rpc::Certificate;
+using rpc::Key;
 
 // Of certificates of one authority, which must differ.
 std::atomic<int64_t> next_serial = 1;
@@ -63,10 +55,9 @@ Certificate Make(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY*
 
 template <typename Writer>
 void WritePem(const std::string& path, Writer&& write) {
-  BIO* file = BIO_new_file(path.c_str(), "w");
+  const Bio file(BIO_new_file(path.c_str(), "w"));
   LOCKSTEP_CHECK(file != nullptr) << path;
-  LOCKSTEP_CHECK_EQ(write(file), 1) << path;
-  BIO_free(file);
+  LOCKSTEP_CHECK_EQ(write(file.get()), 1) << path;
 }
 
 }  // namespace
