@@ -158,10 +158,7 @@ TEST_P(DeviceModelTest, CapturedStepsGiveTheBitsOfEnqueuedOnes) {
   eager.captures = false;
   LoadedModel& never = Loaded(eager);
   for (const int neighbours : {0, 2, 36, 255}) {
-    Schedule schedule = Alone();
-    schedule.neighbours = neighbours;
-    schedule.neighbours_decode = true;
-    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
+    Schedule schedule = testing::BesideDrawing(Alone(), neighbours, kSequencePages);
     const int64_t replays = Replays(*model_);
     const Trace captured = testing::Drive(model_->executor.get(), sequence_, schedule);
     EXPECT_GE(Replays(*model_) - replays, kNewTokens - 3);
@@ -174,12 +171,9 @@ TEST_P(DeviceModelTest, CapturedStepsGiveTheBitsOfEnqueuedOnes) {
 
 TEST_P(DeviceModelTest, RunningAheadDoesNotShow) {
   for (const int neighbours : {0, 7, 100}) {
-    Schedule schedule = Alone();
+    Schedule schedule = testing::BesideDrawing(Alone(), neighbours, kSequencePages);
     schedule.cuts = {256};
     schedule.ahead = true;
-    schedule.neighbours = neighbours;
-    schedule.neighbours_decode = true;
-    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
     EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), sequence_, schedule), expected_),
               "")
         << neighbours << " neighbours";
@@ -191,11 +185,8 @@ TEST_P(DeviceModelTest, PenaltiesCountWhatIsStillBeingDrawn) {
   const Trace expected = testing::Drive(model_->executor.get(), penalised, Alone());
   EXPECT_NE(expected.ids, expected_.ids);
   for (const int neighbours : {0, 7, 100}) {
-    Schedule schedule = Alone();
+    Schedule schedule = testing::BesideDrawing(Alone(), neighbours, kSequencePages);
     schedule.ahead = true;
-    schedule.neighbours = neighbours;
-    schedule.neighbours_decode = true;
-    schedule.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
     EXPECT_EQ(DifferenceOf(testing::Drive(model_->executor.get(), penalised, schedule), expected),
               "")
         << neighbours << " neighbours";

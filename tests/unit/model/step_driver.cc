@@ -212,6 +212,13 @@ std::string DifferenceOf(const Trace& actual, const Trace& expected) {
   return text.empty() ? "" : absl::StrCat("scored ", text);
 }
 
+Schedule BesideDrawing(Schedule schedule, int neighbours, int first_block) {
+  schedule.neighbours = neighbours;
+  schedule.neighbours_decode = true;
+  schedule.neighbour_blocks = Blocks(first_block, 1, 2 * neighbours);
+  return schedule;
+}
+
 std::vector<int32_t> Blocks(int first, int step, int count) {
   std::vector<int32_t> blocks;
   for (int i = 0; i < count; ++i) blocks.push_back(first + i * step);

@@ -37,6 +37,9 @@ struct Schedule {
   bool ahead = false;  // Each step is launched before the one before it is collected.
 };
 
+// The same beside neighbours that draw too, whose blocks begin at `first_block`.
+Schedule BesideDrawing(Schedule schedule, int neighbours, int first_block);
+
 // All that it gave.
 struct Trace {
   std::vector<int32_t> ids;

@@ -159,11 +159,8 @@ TEST_P(InvarianceTest, PenaltiesCountWhatIsStillBeingDrawn) {
   const LoadedModel pieces = Load(directory_, options);
   for (const LoadedModel* model : {&std::as_const(model_), &pieces}) {
     for (const int neighbours : {0, 5}) {
-      Schedule schedule = Alone();
+      Schedule schedule = testing::BesideDrawing(Alone(), neighbours, kSequenceBlocks);
       schedule.ahead = true;
-      schedule.neighbours = neighbours;
-      schedule.neighbours_decode = true;
-      schedule.neighbour_blocks = Blocks(kSequenceBlocks, 1, 2 * neighbours);
       EXPECT_EQ(DifferenceOf(testing::Drive(model->executor.get(), penalised, schedule), expected),
                 "")
           << neighbours << " neighbours";
