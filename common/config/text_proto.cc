@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -41,19 +42,21 @@ class ErrorList final : public google::protobuf::io::ErrorCollector {
   std::vector<std::string> errors_;
 };
 
+absl::Status CannotBeRead(const std::string& path, int error) {
+  return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(error)));
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);
-  if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  if (file == nullptr) return CannotBeRead(path, errno);
   std::string text;
   char buffer[4096];
   while (const size_t size = std::fread(buffer, 1, sizeof(buffer), file.get())) {
     text.append(buffer, size);
   }
   // A directory can be opened, but not read.
-  if (std::ferror(file.get()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
-  }
+  if (std::ferror(file.get()) != 0) return CannotBeRead(path, errno);
   return text;
 }
 

@@ -10,8 +10,8 @@
 namespace lockstep::config {
 
 // Reads the text proto at `path` into `message`, with variables of the environment (variables.h).
-// An error that names the path when it cannot be read; kInvalidArgument with every error as
-// "path:line:column: what", counted from one. Unknown fields and fields given twice are errors.
+// kInvalidArgument names the path when it cannot be read, or every error as "path:line:column:
+// what", counted from one. Unknown fields and fields given twice are errors.
 absl::Status ReadTextProto(const std::string& path, google::protobuf::Message* message);
 
 // The same for text in memory; `name` stands where the path would.

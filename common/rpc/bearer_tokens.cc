@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::rpc {
@@ -30,9 +31,16 @@ BearerTokens::BearerTokens(Private, Options options, const base::Clock* clock)
 
 absl::StatusOr<BearerTokens::RoleByToken> BearerTokens::Read() const {
   RoleByToken roles;
+  if (std::error_code error; !std::filesystem::is_directory(options_.directory, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options_.directory, ": is no directory with tokens"));
+  }
   for (const std::string& role : options_.roles) {
     const std::string path = absl::StrCat(options_.directory, "/", role);
     if (std::error_code error; !std::filesystem::exists(path, error)) continue;
+    if (std::error_code error; std::filesystem::is_directory(path, error)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a file"));
+    }
     std::ifstream file(path);
     if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be opened"));
     for (std::string line; std::getline(file, line);) {
@@ -55,7 +63,8 @@ absl::StatusOr<BearerTokens::RoleByToken> BearerTokens::Read() const {
     if (file.bad()) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
   }
   if (roles.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(options_.directory, ": holds no token"));
+    return absl::InvalidArgumentError(absl::StrCat(options_.directory, ": holds no token in ",
+                                                   absl::StrJoin(options_.roles, " or ")));
   }
   return roles;
 }

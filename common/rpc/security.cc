@@ -3,6 +3,7 @@
 #include <openssl/pem.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -18,9 +19,18 @@ absl::Status Bad(const std::string& path, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-absl::StatusOr<Certificate> ReadCertificate(const std::string& path) {
-  const Bio file(BIO_new_file(path.c_str(), "r"));
+absl::StatusOr<Bio> Open(const std::string& path) {
+  // OpenSSL opens it, and finds nothing in it.
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    return Bad(path, "is a directory, not a file in PEM form");
+  }
+  Bio file(BIO_new_file(path.c_str(), "r"));
   if (file == nullptr) return Bad(path, "cannot be opened");
+  return file;
+}
+
+absl::StatusOr<Certificate> ReadCertificate(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bio file, Open(path));
   Certificate certificate(PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr));
   if (certificate == nullptr) return Bad(path, "holds no certificate in PEM form");
   if (X509_cmp_current_time(X509_get0_notBefore(certificate.get())) >= 0) {
@@ -33,8 +43,7 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& path) {
 }
 
 absl::Status CheckKey(const std::string& path, X509* certificate) {
-  const Bio file(BIO_new_file(path.c_str(), "r"));
-  if (file == nullptr) return Bad(path, "cannot be opened");
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bio file, Open(path));
   // A key with a password would ask for it on the terminal; an empty one makes that an error.
   const Key key(PEM_read_bio_PrivateKey(file.get(), nullptr, nullptr, const_cast<char*>("")));
   if (key == nullptr) return Bad(path, "holds no key in PEM form without a password");

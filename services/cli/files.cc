@@ -1,6 +1,7 @@
 #include "services/cli/files.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -10,7 +11,10 @@ namespace lockstep::cli {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be opened"));
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory"));
+  }
   std::ostringstream content;
   content << file.rdbuf();
   return std::move(content).str();

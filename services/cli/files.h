@@ -8,7 +8,7 @@
 // Whole files, for command lines. Errors name the path.
 namespace lockstep::cli {
 
-// NOT_FOUND when the file cannot be opened.
+// INVALID_ARGUMENT when the file cannot be read: it was named by whoever gave the command.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Replaces the file at once: a reader sees the old content or the new one.
 absl::Status WriteFile(const std::string& path, const std::string& content);

@@ -4,12 +4,15 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::cli {
 namespace {
+
+constexpr char kHelpUrl[] = "lockstep/help";
 
 absl::Status Expected(const char* what) { return absl::InvalidArgumentError(what); }
 
@@ -38,6 +41,8 @@ absl::Status ReadValue(absl::string_view text, std::optional<T>* value) {
 }
 
 }  // namespace
+
+bool IsHelp(const absl::Status& status) { return status.GetPayload(kHelpUrl).has_value(); }
 
 Flags::Flag& Flags::New(const char* name, const char* help) {
   Flag flag;
@@ -120,7 +125,12 @@ Flags::Flag* Flags::Find(absl::string_view name) {
 
 absl::Status Flags::Parse(const Arguments& arguments) {
   for (const std::string& argument : arguments) {
-    if (argument == "--help") return absl::CancelledError(Help());
+    if (argument == "--help") {
+      // No code alone says it: each may be a server's answer, and a failure then.
+      absl::Status help = absl::CancelledError(Help());
+      help.SetPayload(kHelpUrl, absl::Cord());
+      return help;
+    }
     if (argument.compare(0, 2, "--") != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", argument, "': expected --flag=value; see lockstep ", verb_, " --help"));
@@ -150,6 +160,15 @@ absl::Status Flags::Parse(const Arguments& arguments) {
     if (flag.required && !flag.given) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", flag.name, ": required; see lockstep ", verb_, " --help"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Flags::CheckNotGiven(const std::vector<const char*>& names, const char* why) {
+  for (const char* name : names) {
+    if (const Flag* flag = Find(name); flag != nullptr && flag->given) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", why));
     }
   }
   return absl::OkStatus();

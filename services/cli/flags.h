@@ -15,6 +15,9 @@ namespace lockstep::cli {
 // Words after the verb.
 using Arguments = std::vector<std::string>;
 
+// Whether a verb's status only carries its help text, as its message.
+bool IsHelp(const absl::Status& status);
+
 // The flags of one verb: --name=value, or --name alone for a switch. A flag's default is what its
 // variable holds before Parse().
 //
@@ -43,8 +46,10 @@ class Flags {
   void Require(const char* name, std::string* value, const char* help);
   void Require(const char* name, std::vector<std::string>* value, const char* help);
 
-  // INVALID_ARGUMENT names the flag. With --help: CANCELLED, whose message is the help text.
+  // INVALID_ARGUMENT names the flag. With --help: a status that IsHelp() knows.
   absl::Status Parse(const Arguments& arguments);
+  // INVALID_ARGUMENT names the first of `names` that was given; `why` not says the rest.
+  absl::Status CheckNotGiven(const std::vector<const char*>& names, const char* why);
   std::string Help() const;
 
  private:

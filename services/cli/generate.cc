@@ -1,5 +1,7 @@
 #include <cstdio>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/generate_flags.h"
@@ -10,9 +12,27 @@
 namespace lockstep::cli {
 namespace {
 
+// Whether a sample came to its own end: who reads the exit code must not take a part for the whole.
+absl::Status CheckEnded(const v1::Sample& sample) {
+  const std::string name = absl::StrCat("sample ", sample.index());
+  switch (sample.finish_reason()) {
+    case v1::FINISH_REASON_STOP:
+    case v1::FINISH_REASON_LENGTH:
+      return absl::OkStatus();
+    case v1::FINISH_REASON_ABORT:
+      return absl::AbortedError(
+          absl::StrCat(name, " is cut short: --timeout passed, or somebody aborted it"));
+    case v1::FINISH_REASON_PARTIAL:
+      return absl::UnavailableError(absl::StrCat(name, " is cut short: the gateway drains"));
+    default:
+      return absl::InternalError(absl::StrCat(name, " failed: ", sample.error().message()));
+  }
+}
+
 // Shows text as it becomes certain, and each sample's end.
 absl::Status Stream(client::RolloutClient* cluster, const v1::GenerateRequest& request) {
-  return cluster->GenerateStream(request, [](const v1::GenerateDelta& delta) {
+  absl::Status ended;
+  LOCKSTEP_RETURN_IF_ERROR(cluster->GenerateStream(request, [&](const v1::GenerateDelta& delta) {
     if (!delta.token_ids().empty()) {
       std::printf("sample %lld from token %lld: \"%s\"\n  ids        %s\n  raw        %s\n",
                   static_cast<long long>(delta.index()),
@@ -22,9 +42,13 @@ absl::Status Stream(client::RolloutClient* cluster, const v1::GenerateRequest& r
       std::printf("sample %lld: \"%s\"\n", static_cast<long long>(delta.index()),
                   delta.text().c_str());
     }
-    if (delta.has_finished()) PrintSample(delta.finished());
+    if (delta.has_finished()) {
+      PrintSample(delta.finished());
+      ended.Update(CheckEnded(delta.finished()));
+    }
     std::fflush(stdout);
-  });
+  }));
+  return ended;
 }
 
 }  // namespace
@@ -50,8 +74,13 @@ absl::Status RunGenerate(const Arguments& arguments) {
   if (stream) return Stream(&cluster, request);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse response, cluster.Generate(request));
   PrintResponse(response);
-  if (record_path.empty()) return absl::OkStatus();
-  return WriteRecord(record_path, {.request = request, .response = response});
+  if (!record_path.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(WriteRecord(record_path, {.request = request, .response = response}));
+  }
+  for (const v1::Sample& sample : response.samples()) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckEnded(sample));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep::cli

@@ -82,6 +82,11 @@ absl::Status RunHealth(const Arguments& arguments) {
   if (role.empty() != paths.empty()) {
     return absl::InvalidArgumentError("--role and --config go together");
   }
+  if (!role.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(flags.CheckNotGiven(
+        {"target", "authorities", "certificate", "key", "server_name", "token_file"},
+        "not with --role, whose configuration says it"));
+  }
   Subject subject = {.target = connect.target};
   if (role.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(subject.channel, connect.Channel());

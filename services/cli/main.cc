@@ -42,7 +42,9 @@ std::string Usage() {
       "and its seed.\n\n";
   for (const Verb& verb : kVerbs)
     absl::StrAppendFormat(&text, "  %-10s %s\n", verb.name, verb.summary);
-  return text + "\nlockstep VERB --help shows the flags of a verb.\n";
+  return text +
+         "\nlockstep VERB --help shows the flags of a verb. Exit codes: 0 done, 1 failed, 2 when\n"
+         "a flag, a file that it names or a value of a request is not what it should be.\n";
 }
 
 int Main(const Arguments& words) {
@@ -55,7 +57,7 @@ int Main(const Arguments& words) {
     const absl::Status status = verb.run(Arguments(std::next(words.begin()), words.end()));
     if (status.ok()) return 0;
     const std::string message(status.message());
-    if (absl::IsCancelled(status)) {
+    if (IsHelp(status)) {
       std::fputs(message.c_str(), stdout);
       return 0;
     }

@@ -3,8 +3,8 @@
 #include "absl/status/status.h"
 #include "services/cli/flags.h"
 
-// One function for each verb of the binary; its name is the verb's. OK is exit code 0. CANCELLED
-// carries help text.
+// One function for each verb of the binary; its name is the verb's. OK is exit code 0, and so
+// is help text; INVALID_ARGUMENT is 2: what was asked cannot be, nothing was done. All else is 1.
 namespace lockstep::cli {
 
 // Roles: serve until SIGTERM or SIGINT, then drain.

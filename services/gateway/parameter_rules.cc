@@ -108,7 +108,7 @@ absl::Status ApplySamplingRules(const std::string& model_defaults, const ModelLi
   if (!(t == 0 || (t >= kTemperatureMin && t <= kTemperatureMax))) {
     return OutOfRange("sampling.temperature", t, "{0} and [1e-06, 1e+06]");
   }
-  if (s->top_k() < -1) return OutOfRange("sampling.top_k", s->top_k(), "[-1, vocabulary]");
+  if (s->top_k() < -1) return OutOfRange("sampling.top_k", s->top_k(), "[-1, 2^63 - 1]");
   if (s->top_k() == -1 || s->top_k() >= limits.vocabulary) s->set_top_k(0);
   if (!(s->top_p() > 0 && s->top_p() <= 1)) {
     return OutOfRange("sampling.top_p", s->top_p(), "(0, 1]");

@@ -50,7 +50,9 @@ std::string MintRequestId() {
 
 absl::Status CheckMode(v1::Mode required, const ModelLimits& limits) {
   if (!v1::Mode_IsValid(required)) {
-    return absl::InvalidArgumentError(absl::StrCat("require_mode: ", required, " is not known"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "require_mode: ", required, " is none of ", v1::Mode_Name(v1::MODE_UNSPECIFIED), ", ",
+        v1::Mode_Name(v1::MODE_DETERMINISTIC), ", ", v1::Mode_Name(v1::MODE_NORMAL)));
   }
   const v1::Mode mode = limits.fingerprint.mode();
   const v1::Mode wanted = required == v1::MODE_UNSPECIFIED ? v1::MODE_DETERMINISTIC : required;
@@ -94,8 +96,9 @@ absl::Status TakeSeeds(const v1::GenerateRequest& request, ValidRequest* out) {
         absl::StrCat("n: ", out->n, " is outside [1, ", kSamplesMax, "]"));
   }
   if (out->first_sample_index < 0 || out->first_sample_index > kSampleIndexEnd - out->n) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("first_sample_index: ", out->first_sample_index, " is outside [0, 2^31 - n]"));
+    return absl::InvalidArgumentError(absl::StrCat("first_sample_index: ", out->first_sample_index,
+                                                   " is outside [0, ", kSampleIndexEnd - out->n,
+                                                   "], which is 2^31 - n"));
   }
   if (request.has_exact_seed()) {
     if (out->n != 1) {

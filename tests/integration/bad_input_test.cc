@@ -70,7 +70,7 @@ std::vector<BadCase> ParameterCases() {
   cases.push_back(
       {"top_k smallest",
        [](auto* r) { r->mutable_sampling()->set_top_k(std::numeric_limits<int64_t>::min()); },
-       "sampling.top_k: -9223372036854775808 is outside"});
+       "sampling.top_k: -9223372036854775808 is outside [-1, 2^63 - 1]"});
   cases.push_back(
       {"top_k", [](auto* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k: -2"});
   cases.push_back(
@@ -80,11 +80,12 @@ std::vector<BadCase> ParameterCases() {
   cases.push_back({"tiny penalty",
                    [](auto* r) { r->mutable_sampling()->set_repetition_penalty(0.009f); },
                    "sampling.repetition_penalty: 0.009 is outside [0.01, 100]"});
-  cases.push_back({"mode", [](auto* r) { r->set_require_mode(static_cast<v1::Mode>(77)); },
-                   "require_mode: 77 is not known"});
+  cases.push_back(
+      {"mode", [](auto* r) { r->set_require_mode(static_cast<v1::Mode>(77)); },
+       "require_mode: 77 is none of MODE_UNSPECIFIED, MODE_DETERMINISTIC, MODE_NORMAL"});
   cases.push_back({"sample index",
                    [](auto* r) { r->set_first_sample_index(std::numeric_limits<int64_t>::max()); },
-                   "first_sample_index: 9223372036854775807 is outside"});
+                   "first_sample_index: 9223372036854775807 is outside [0, 2147483647]"});
   cases.push_back({"n", [](auto* r) { r->set_n(0); }, "n: 0 is outside [1, 1024]"});
   cases.push_back({"n large", [](auto* r) { r->set_n(1025); }, "n: 1025"});
   cases.push_back({"max_new", [](auto* r) { r->mutable_stop()->set_max_new_tokens(8191); },

@@ -162,6 +162,21 @@ TEST_F(ClusterProcessTest, ChildrenEndWithASupervisorThatIsKilled) {
               Not(HasSubstr("belongs to a cluster that runs")));
 }
 
+TEST(GenerateTest, APartOfAnAnswerIsNoSuccess) {
+  const auto cluster = LocalCluster::Start({"--model=random:qwen3-tiny", "--workers=1"});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  std::vector<std::string> words = {"generate",
+                                    "--target=" + (*cluster)->target(),
+                                    "--prompt_ids=1,2,3",
+                                    "--n=64",
+                                    "--max_new_tokens=4000",
+                                    "--ignore_eos",
+                                    "--timeout=2s"};
+  EXPECT_EQ(RunLockstep(words).ended, "exit code 1");
+  words.push_back("--stream");
+  EXPECT_EQ(RunLockstep(words).ended, "exit code 1");
+}
+
 TEST(BenchTest, WritesMachineCommitCommandAndSamples) {
   const auto cluster = LocalCluster::Start({"--model=null:"});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
@@ -191,7 +206,17 @@ TEST(CommandLineTest, SaysWhatItExpects) {
   EXPECT_EQ(unknown.ended, "exit code 2");
   EXPECT_THAT(unknown.output, HasSubstr("'frobnicate' is no verb"));
   EXPECT_THAT(RunLockstep({"worker"}).output, HasSubstr("--config: required"));
-  EXPECT_THAT(RunLockstep({"worker", "--config=/no/such"}).output, HasSubstr("/no/such"));
+  for (const char* verb : {"gateway", "router", "scheduler", "worker"}) {
+    const Outcome absent = RunLockstep({verb, "--config=/no/such"});
+    EXPECT_EQ(absent.ended, "exit code 2") << verb;
+    EXPECT_THAT(absent.output, HasSubstr("/no/such"));
+  }
+  EXPECT_EQ(RunLockstep({"health", "--role=worker", "--config=/no/such"}).ended, "exit code 2");
+  EXPECT_EQ(RunLockstep({"replay", "--record=/no/such"}).ended, "exit code 2");
+  const Outcome both = RunLockstep({"health", "--target=127.0.0.1:1", "--role=worker",
+                                    "--config=deploy/config/worker.textproto"});
+  EXPECT_EQ(both.ended, "exit code 2");
+  EXPECT_THAT(both.output, HasSubstr("--target: not with --role"));
   EXPECT_THAT(RunLockstep({"worker", "--config=deploy/config/router.textproto"}).output,
               HasSubstr("router.textproto:"));
   EXPECT_EQ(RunLockstep({"health", "--target=127.0.0.1:1"}).ended, "exit code 1");

@@ -59,6 +59,18 @@ TEST_F(FlagsTest, NamesTheFlagThatIsWrong) {
   EXPECT_THAT(ErrorOf({"name"}), HasSubstr("'name'"));
 }
 
+TEST_F(FlagsTest, NamesAFlagThatDoesNotBelongToTheOthers) {
+  ASSERT_TRUE(flags.Parse({"--name=a", "--count=3"}).ok());
+  EXPECT_TRUE(flags.CheckNotGiven({"wait", "stop"}, "not here").ok());
+  EXPECT_EQ(flags.CheckNotGiven({"wait", "count"}, "not here").message(), "--count: not here");
+}
+
+TEST_F(FlagsTest, HelpIsNoCodeThatAServerCouldAnswerWith) {
+  EXPECT_TRUE(IsHelp(flags.Parse({"--help"})));
+  EXPECT_FALSE(IsHelp(absl::CancelledError("the caller has gone")));
+  EXPECT_FALSE(IsHelp(absl::OkStatus()));
+}
+
 TEST_F(FlagsTest, RefusesAFlagGivenTwice) {
   EXPECT_THAT(ErrorOf({"--name=a", "--name=b"}), HasSubstr("--name: given twice"));
 }

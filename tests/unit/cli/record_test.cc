@@ -40,7 +40,7 @@ TEST(RecordTest, NamesAFileThatIsNoRecord) {
     EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_NE(read.status().message().find(path), absl::string_view::npos) << read.status();
   }
-  EXPECT_EQ(ReadRecord(TempPath("absent")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadRecord(TempPath("absent")).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

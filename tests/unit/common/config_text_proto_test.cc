@@ -58,10 +58,11 @@ TEST_F(TextProtoTest, FieldGivenTwiceIsAnError) {
 
 TEST_F(TextProtoTest, UnreadableFileIsAnErrorThatNamesIt) {
   const absl::Status absent = LoadTextProto<EchoMessage>("/nonexistent/a.textproto").status();
-  EXPECT_EQ(absent.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(absent.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(absent.message()), HasSubstr("/nonexistent/a.textproto"));
   const absl::Status directory = LoadTextProto<EchoMessage>(testing::TempDir()).status();
-  EXPECT_FALSE(directory.ok());
+  EXPECT_EQ(directory.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(directory.message()), HasSubstr("Is a directory"));
 }
 
 }  // namespace

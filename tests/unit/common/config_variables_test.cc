@@ -30,11 +30,28 @@ TEST(VariablesTest, PutsValuesIntoTheText) {
 
 TEST(VariablesTest, NamesLineAndVariableOfWhatCannotBeExpanded) {
   EXPECT_EQ(ErrorOf("\n\nx: \"${HOME}\""),
-            "a.textproto:3: ${HOME} is none of ${POD_NAME}, ${POD_IP}");
+            "a.textproto:3: ${HOME} is none of ${POD_NAME}, ${POD_IP} ($${ stands for ${)");
+  EXPECT_THAT(ErrorOf("${}"), HasSubstr("1: ${} is none of"));
+  EXPECT_THAT(ErrorOf("\"#${HOME}\""), HasSubstr("1: ${HOME} is none of"));
+  EXPECT_THAT(ErrorOf("'\\'#${HOME}'"), HasSubstr("1: ${HOME} is none of"));
   EXPECT_EQ(ErrorOf("${POD_IP}"), "a.textproto:1: ${POD_IP} is not set in the environment");
   for (const char* open : {"${", "${POD_NAME", "${POD_NAME\n}", "${}"}) {
     EXPECT_THAT(ErrorOf(open), HasSubstr("a.textproto:1: ${")) << open;
   }
+}
+
+TEST(VariablesTest, LeavesCommentsAsTheyAre) {
+  for (const char* text :
+       {"# ${HOME} and ${} and ${", "a: 1  # '${HOME}'\n", "a: \"\\\"\" # ${X}"}) {
+    EXPECT_EQ(*Expand(text), text);
+  }
+  EXPECT_EQ(*Expand("# it's ${A}\na: \"${POD_NAME}\""), "# it's ${A}\na: \"worker-0\"");
+}
+
+TEST(VariablesTest, TwoDollarsStandForOne) {
+  EXPECT_EQ(*Expand("a: \"$${POD_NAME} $${} $${\""), "a: \"${POD_NAME} ${} ${\"");
+  EXPECT_EQ(*Expand("a: \"$${${POD_NAME}\""), "a: \"${worker-0\"");
+  EXPECT_EQ(*Expand("a: \"$$\""), "a: \"$$\"");
 }
 
 TEST(VariablesTest, RefusesAValueThatCouldEndAText) {

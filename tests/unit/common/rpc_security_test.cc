@@ -156,6 +156,11 @@ TEST_F(SecurityTest, AFileThatIsNotWhatItShouldBeIsNamed) {
   files = Files("server");
   files.authorities = directory_ + "/empty.pem";
   EXPECT_THAT(error(files), HasSubstr("empty.pem: holds no certificate"));
+  files.authorities = directory_;
+  EXPECT_THAT(error(files), HasSubstr(directory_ + ": is a directory, not a file in PEM form"));
+  files = Files("server");
+  files.key = directory_;
+  EXPECT_THAT(error(files), HasSubstr(directory_ + ": is a directory, not a file in PEM form"));
   files = Files("nobody");
   EXPECT_THAT(error(files), HasSubstr("nobody.pem: cannot be opened"));
   files = Files("server");
@@ -222,7 +227,10 @@ TEST_F(BearerTokensTest, FilesAreReadAgainAndABadOneLeavesTheOldTokens) {
 }
 
 TEST_F(BearerTokensTest, ADirectoryWithoutTokensOrWithBadOnesIsRefusedWithoutShowingThem) {
-  EXPECT_THAT(Error(), HasSubstr("holds no token"));
+  EXPECT_THAT(Error(), HasSubstr("holds no token in trainer or operator"));
+  std::filesystem::create_directory(directory_ + "/trainer");
+  EXPECT_THAT(Error(), HasSubstr("/trainer: is a directory"));
+  std::filesystem::remove(directory_ + "/trainer");
   Write(directory_ + "/trainer", "secret");
   EXPECT_THAT(Error(), HasSubstr("/trainer: a token of 6 characters, fewer than 16"));
   Write(directory_ + "/trainer", "aaaaaaaaaaaaaaaa # of a person");
@@ -230,6 +238,8 @@ TEST_F(BearerTokensTest, ADirectoryWithoutTokensOrWithBadOnesIsRefusedWithoutSho
   Write(directory_ + "/trainer", kToken);
   Write(directory_ + "/operator", kToken);
   EXPECT_THAT(Error(), HasSubstr("/operator: a token that is also one of trainer"));
+  std::filesystem::remove_all(directory_);
+  EXPECT_THAT(Error(), HasSubstr(directory_ + ": is no directory with tokens"));
   EXPECT_THAT(Error(), ::testing::Not(HasSubstr(kToken)));
 }
 
