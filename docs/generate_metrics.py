@@ -10,13 +10,15 @@ import re
 import sys
 
 PAGE = "docs/metrics.md"
-SERVICES = ("gateway", "router", "scheduler", "worker")
+ROOMS = ("services", "common/service")
+SERVICES = ("gateway", "router", "scheduler", "worker", "process")
 
 _HEAD = """# Metrics
 
 Every process serves Prometheus' text format at the address in `metrics_listen`, path `/metrics`.
 Counters never go down while a process lives; gauges of work in progress return to 0 when a process
-is idle. Every series is present from the start, with all its label values.
+is idle. Every series is present from the start, with all its label values, unless its meaning says
+when it is absent. Metrics of `process` are those that each role has.
 
 `code` takes the names of gRPC's status codes in lower case, `ok` to `unauthenticated`. A hit rate
 is two counters, hits and lookups, so that it can be taken over any time:
@@ -54,7 +56,7 @@ def find_metrics(root):
     """All metrics that the services register."""
     root = pathlib.Path(root)
     found = []
-    for path in sorted((root / "services").rglob("*")):
+    for path in sorted(path for room in ROOMS for path in (root / room).rglob("*")):
         if path.suffix not in (".h", ".cc"):
             continue
         text = path.read_text(encoding="utf-8")

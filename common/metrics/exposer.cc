@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "httplib.h"
-#include "prometheus/text_serializer.h"
 
 namespace lockstep::metrics {
 namespace {
@@ -36,11 +35,8 @@ std::unique_ptr<httplib::Server> MakeServer(const Registry& registry) {
   // the server.
   server->set_keep_alive_max_count(1);
   server->set_keep_alive_timeout(kSilenceSeconds);
-  server->Get("/metrics", [collectable = registry.collectable()](const httplib::Request&,
-                                                                 httplib::Response& response) {
-    const auto live = collectable.lock();
-    if (live == nullptr) return;
-    response.set_content(prometheus::TextSerializer().Serialize(live->Collect()), kContentType);
+  server->Get("/metrics", [&registry](const httplib::Request&, httplib::Response& response) {
+    response.set_content(registry.ToText(), kContentType);
   });
   return server;
 }

@@ -20,7 +20,7 @@ class Exposer {
 
  public:
   // `address` is "host:port" or "port"; port 0 takes a free one, which port() tells.
-  // kFailedPrecondition when it cannot be listened on.
+  // kFailedPrecondition when it cannot be listened on. `registry` outlives this.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const std::string& address,
                                                         const Registry& registry);
   // For Start().

@@ -1,6 +1,7 @@
 #include "common/metrics/registry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "common/base/check.h"
@@ -35,7 +36,18 @@ prometheus::Family<prometheus::Histogram>& Registry::HistogramFamily(const std::
   return prometheus::BuildHistogram().Name(name).Help(help).Register(*registry_);
 }
 
+void Registry::BeforeText(std::function<void()> refresh) {
+  base::MutexLock lock(&mutex_);
+  refreshes_.push_back(std::move(refresh));
+}
+
 std::string Registry::ToText() const {
+  std::vector<std::function<void()>> refreshes;
+  {
+    base::MutexLock lock(&mutex_);
+    refreshes = refreshes_;
+  }
+  for (const auto& refresh : refreshes) refresh();
   return prometheus::TextSerializer().Serialize(registry_->Collect());
 }
 

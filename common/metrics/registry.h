@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "common/base/mutex.h"
 #include "prometheus/counter.h"
@@ -29,17 +31,19 @@ class Registry {
   prometheus::Family<prometheus::Histogram>& HistogramFamily(const std::string& name,
                                                              const std::string& help);
 
+  // Called before each ToText(), to set what is only known when it is asked for. Any thread,
+  // several at once.
+  void BeforeText(std::function<void()> refresh);
   // Everything in Prometheus' text format.
   std::string ToText() const;
-  // For the exposer.
-  std::weak_ptr<prometheus::Registry> collectable() const { return registry_; }
 
  private:
   void Claim(const std::string& name, const std::string& help, bool is_counter);
 
   const std::shared_ptr<prometheus::Registry> registry_;
-  base::Mutex mutex_;
+  mutable base::Mutex mutex_;
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> refreshes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::metrics

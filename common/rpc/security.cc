@@ -1,64 +1,51 @@
 #include "common/rpc/security.h"
 
-#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/openssl_handles.h"
+#include "common/rpc/pem_files.h"
 #include "grpcpp/security/tls_credentials_options.h"
 
 namespace lockstep::rpc {
 namespace {
 
-absl::Status Bad(const std::string& path, const char* what) {
+absl::Status Bad(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-absl::StatusOr<Bio> Open(const std::string& path) {
-  // OpenSSL opens it, and finds nothing in it.
-  if (std::error_code error; std::filesystem::is_directory(path, error)) {
-    return Bad(path, "is a directory, not a file in PEM form");
-  }
-  Bio file(BIO_new_file(path.c_str(), "r"));
-  if (file == nullptr) return Bad(path, "cannot be opened");
-  return file;
-}
-
-absl::StatusOr<Certificate> ReadCertificate(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bio file, Open(path));
-  Certificate certificate(PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr));
-  if (certificate == nullptr) return Bad(path, "holds no certificate in PEM form");
-  if (X509_cmp_current_time(X509_get0_notBefore(certificate.get())) >= 0) {
-    return Bad(path, "the certificate has not begun");
-  }
-  if (X509_cmp_current_time(X509_get0_notAfter(certificate.get())) <= 0) {
-    return Bad(path, "the certificate is over");
-  }
-  return certificate;
-}
-
-absl::Status CheckKey(const std::string& path, X509* certificate) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bio file, Open(path));
-  // A key with a password would ask for it on the terminal; an empty one makes that an error.
-  const Key key(PEM_read_bio_PrivateKey(file.get(), nullptr, nullptr, const_cast<char*>("")));
-  if (key == nullptr) return Bad(path, "holds no key in PEM form without a password");
-  if (X509_check_private_key(certificate, key.get()) != 1) {
-    return Bad(path, "is the key of another certificate");
-  }
-  return absl::OkStatus();
+// Where a certificate says what it is for, that must be among it.
+absl::Status CheckPurpose(const std::string& path, X509* certificate, int purpose,
+                          const char* name) {
+  if (X509_check_purpose(certificate, purpose, /*ca=*/0) == 1) return absl::OkStatus();
+  return Bad(path, absl::StrCat("the certificate's key usage is not for ", name));
 }
 
 // gRPC only logs what is wrong with a file, and then fails every handshake.
 absl::Status Check(const TlsFiles& files) {
-  LOCKSTEP_RETURN_IF_ERROR(ReadCertificate(files.authorities).status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto authorities, ReadCertificates(files.authorities));
+  // Those that a rotation has not taken out yet may be over.
+  const bool any_usable = std::any_of(authorities.begin(), authorities.end(), [](const auto& one) {
+    return X509_cmp_current_time(X509_get0_notBefore(one.get())) < 0 &&
+           X509_cmp_current_time(X509_get0_notAfter(one.get())) > 0;
+  });
+  if (!any_usable) LOCKSTEP_RETURN_IF_ERROR(CheckDates(files.authorities, authorities));
   if (files.certificate.empty() && files.key.empty()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(files.certificate));
-  return CheckKey(files.key, certificate.get());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto chain, ReadCertificates(files.certificate));
+  LOCKSTEP_RETURN_IF_ERROR(CheckDates(files.certificate, chain));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckPurpose(files.certificate, chain[0].get(), X509_PURPOSE_SSL_CLIENT, "clients"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Key key, ReadKey(files.key));
+  if (X509_check_private_key(chain[0].get(), key.get()) != 1) {
+    return Bad(files.key, "is the key of another certificate");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -69,10 +56,27 @@ absl::StatusOr<std::shared_ptr<const Security>> Security::Create(TlsFiles files)
 }
 
 Security::Security(Private, TlsFiles files)
-    : has_certificate_(!files.certificate.empty()),
+    : files_(std::move(files)),
       provider_(std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          files.key, files.certificate, files.authorities,
-          static_cast<unsigned int>(std::max<int64_t>(1, absl::ToInt64Seconds(files.reload))))) {}
+          files_.key, files_.certificate, files_.authorities,
+          static_cast<unsigned int>(std::max<int64_t>(1, absl::ToInt64Seconds(files_.reload))))) {}
+
+absl::Status Security::CheckServes(const std::string& name) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto chain, ReadCertificates(files_.certificate));
+  const std::vector<std::string> names = DnsNames(chain[0].get());
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    return Bad(files_.certificate,
+               absl::StrCat("peers ask for the DNS name \"", name, "\", the certificate has ",
+                            names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  }
+  return CheckPurpose(files_.certificate, chain[0].get(), X509_PURPOSE_SSL_SERVER, "servers");
+}
+
+absl::StatusOr<CertificateEnds> Security::Ends() const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto chain, ReadCertificates(files_.certificate));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto authorities, ReadCertificates(files_.authorities));
+  return CertificateEnds{.certificate = EndOf(chain), .authorities = EndOf(authorities)};
+}
 
 std::shared_ptr<grpc::ServerCredentials> Security::ServerCredentials(
     ClientCertificates wanted) const {
@@ -89,7 +93,7 @@ std::shared_ptr<grpc::ChannelCredentials> Security::ChannelCredentials() const {
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
-  if (has_certificate_) options.watch_identity_key_cert_pairs();
+  if (!files_.certificate.empty()) options.watch_identity_key_cert_pairs();
   return grpc::experimental::TlsCredentials(options);
 }
 

@@ -14,11 +14,30 @@ ServiceBase::ServiceBase(Private, const std::string& name, ServerSettings settin
 absl::StatusOr<std::unique_ptr<ServiceBase>> ServiceBase::Create(const std::string& name,
                                                                  ServerSettings settings) {
   auto base = std::make_unique<ServiceBase>(Private(), name, std::move(settings));
+  if (const rpc::Security* security = base->settings_.rpc.security.get(); security != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(base->WatchCertificate(name, *security));
+  }
   if (!base->settings_.metrics_listen.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         base->exposer_, metrics::Exposer::Start(base->settings_.metrics_listen, base->registry_));
   }
   return base;
+}
+
+absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::Security& security) {
+  LOCKSTEP_RETURN_IF_ERROR(security.CheckServes(name));
+  certificates_.emplace(&registry_);
+  registry_.BeforeText([this, &security] {
+    // Of files that cannot be read now, what they said last counts: so it does for connections.
+    if (const absl::StatusOr<rpc::CertificateEnds> ends = security.Ends(); ends.ok()) {
+      auto& gauges = certificates_->end_seconds;
+      gauges[CertificateFile::kCertificate].Set(
+          absl::ToDoubleSeconds(ends->certificate - absl::UnixEpoch()));
+      gauges[CertificateFile::kAuthorities].Set(
+          absl::ToDoubleSeconds(ends->authorities - absl::UnixEpoch()));
+    }
+  });
+  return absl::OkStatus();
 }
 
 std::string ServiceBase::metrics_address() const {

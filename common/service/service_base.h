@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -9,6 +10,7 @@
 #include "common/log/sink.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/registry.h"
+#include "common/service/certificate_metrics.h"
 #include "common/service/server_settings.h"
 
 namespace lockstep::service {
@@ -19,8 +21,9 @@ class ServiceBase {
   struct Private {};
 
  public:
-  // `name` is the role, as it stands in log lines. FAILED_PRECONDITION when the metrics address
-  // cannot be listened on.
+  // `name` is the role, as it stands in log lines, and what peers call its server. INVALID_ARGUMENT
+  // when its certificate has another name; FAILED_PRECONDITION when the metrics address cannot be
+  // listened on.
   static absl::StatusOr<std::unique_ptr<ServiceBase>> Create(const std::string& name,
                                                              ServerSettings settings);
 
@@ -35,11 +38,14 @@ class ServiceBase {
   std::string metrics_address() const;
 
  private:
+  absl::Status WatchCertificate(const std::string& name, const rpc::Security& security);
+
   const ServerSettings settings_;
   base::RealClock clock_;
   log::StderrSink sink_;
   const log::Logger logger_;
   metrics::Registry registry_;
+  std::optional<CertificateMetrics> certificates_;
   std::unique_ptr<metrics::Exposer> exposer_;
 };
 

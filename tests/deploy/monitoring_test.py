@@ -74,6 +74,12 @@ PROVOKED = {
          f'lockstep_gateway_requests_total{{{GW}, code="invalid_argument"}}': "0+9x180",
          f'lockstep_gateway_requests_total{{{GW}, code="internal"}}': "0x20 0+2x80 160x80"},
         {"namespace": "n"}, "10% of requests fail by the cluster's own fault"),
+    "LockstepCertificateEnds": (
+        {f'lockstep_process_certificate_end_seconds{{{GW}, file="certificate"}}':
+             "2000000x20 865440x80 2000000x80",
+         f'lockstep_process_certificate_end_seconds{{{GW}, file="authorities"}}': "2000000x180"},
+        {"namespace": "n", "instance": "g", "job": "lockstep", "file": "certificate"},
+        "A certificate (certificate) of g ends in 10d 0h 0m 0s"),
     "LockstepQuarantined": (
         {f"lockstep_router_quarantined_total{{{NS}}}": JUMP},
         {"namespace": "n"}, "A sequence ended several workers and was given up"),

@@ -32,12 +32,12 @@ void AddExtension(X509* certificate, X509* issuer, int kind, const std::string& 
 
 // Without an issuer it signs itself.
 Certificate Make(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key,
-                 absl::Duration valid) {
+                 const CertificateTerms& terms) {
   Certificate certificate(X509_new());
   X509_set_version(certificate.get(), 2);
   ASN1_INTEGER_set_int64(X509_get_serialNumber(certificate.get()), next_serial++);
-  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -3600);
-  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), absl::ToInt64Seconds(valid));
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), absl::ToInt64Seconds(terms.begin));
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), absl::ToInt64Seconds(terms.end));
   X509_set_pubkey(certificate.get(), key);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_ASC,
                              reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
@@ -47,6 +47,9 @@ Certificate Make(const std::string& name, EVP_PKEY* key, X509* issuer, EVP_PKEY*
     AddExtension(certificate.get(), signer, NID_basic_constraints, "critical,CA:TRUE");
   } else {
     AddExtension(certificate.get(), signer, NID_subject_alt_name, absl::StrCat("DNS:", name));
+  }
+  if (!terms.usage.empty()) {
+    AddExtension(certificate.get(), signer, NID_ext_key_usage, terms.usage);
   }
   LOCKSTEP_CHECK(X509_sign(certificate.get(), issuer == nullptr ? key : issuer_key, EVP_sha256()) !=
                  0);
@@ -69,17 +72,17 @@ struct CertificateAuthority::Impl {
 
 CertificateAuthority::CertificateAuthority(std::string directory, std::string name)
     : directory_(std::move(directory)), name_(std::move(name)), impl_(std::make_unique<Impl>()) {
-  impl_->certificate = Make(name_, impl_->key.get(), nullptr, nullptr, absl::Hours(24));
+  impl_->certificate = Make(name_, impl_->key.get(), nullptr, nullptr, {});
   WritePem(path(), [&](BIO* file) { return PEM_write_bio_X509(file, impl_->certificate.get()); });
 }
 
 CertificateAuthority::~CertificateAuthority() = default;
 
 void CertificateAuthority::Issue(const std::string& file, const std::string& name,
-                                 absl::Duration valid) {
+                                 const CertificateTerms& terms) {
   const Key own(EVP_EC_gen("P-256"));
   const Certificate issued =
-      Make(name, own.get(), impl_->certificate.get(), impl_->key.get(), valid);
+      Make(name, own.get(), impl_->certificate.get(), impl_->key.get(), terms);
   WritePem(certificate(file), [&](BIO* out) { return PEM_write_bio_X509(out, issued.get()); });
   WritePem(key(file), [&](BIO* out) {
     return PEM_write_bio_PrivateKey(out, own.get(), nullptr, nullptr, 0, nullptr, nullptr);

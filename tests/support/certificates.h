@@ -7,6 +7,13 @@
 
 namespace lockstep::testing {
 
+// From when to when, counted from now, and for what: OpenSSL's extendedKeyUsage, or everything.
+struct CertificateTerms {
+  absl::Duration begin = -absl::Hours(1);
+  absl::Duration end = absl::Hours(24);
+  std::string usage;
+};
+
 // A certificate authority of a test, and what it signs: PEM files in `directory`, which exists.
 class CertificateAuthority {
  public:
@@ -15,9 +22,7 @@ class CertificateAuthority {
   ~CertificateAuthority();
 
   // Writes `directory`/`file`.pem and .key: a certificate with the DNS name `name`, and its key.
-  // Valid from an hour ago for so long from now.
-  void Issue(const std::string& file, const std::string& name,
-             absl::Duration valid = absl::Hours(24));
+  void Issue(const std::string& file, const std::string& name, const CertificateTerms& terms = {});
 
   std::string path() const;  // Of the authority's own certificate.
   std::string certificate(const std::string& file) const;

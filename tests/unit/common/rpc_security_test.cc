@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -142,7 +143,9 @@ TEST_F(SecurityTest, FilesThatAreReplacedCountForLaterConnections) {
 }
 
 TEST_F(SecurityTest, AFileThatIsNotWhatItShouldBeIsNamed) {
-  authority_.Issue("past", "server", -absl::Minutes(1));
+  authority_.Issue("past", "server", {.end = -absl::Minutes(1)});
+  authority_.Issue("future", "server", {.begin = absl::Minutes(1)});
+  authority_.Issue("signer", "server", {.usage = "codeSigning"});
   Write(directory_ + "/empty.pem", "");
   const auto error = [&](TlsFiles files) {
     return std::string(Security::Create(std::move(files)).status().message());
@@ -152,7 +155,12 @@ TEST_F(SecurityTest, AFileThatIsNotWhatItShouldBeIsNamed) {
   files.key = authority_.key("alice");
   EXPECT_THAT(error(files), HasSubstr("alice.key: is the key of another certificate"));
   files = Files("past");
-  EXPECT_THAT(error(files), HasSubstr("past.pem: the certificate is over"));
+  EXPECT_THAT(error(files), HasSubstr("past.pem: the certificate is over: it ended at 20"));
+  files = Files("future");
+  EXPECT_THAT(error(files), HasSubstr("future.pem: the certificate has not begun: it does at 20"));
+  files = Files("signer");
+  EXPECT_THAT(error(files),
+              HasSubstr("signer.pem: the certificate's key usage is not for clients"));
   files = Files("server");
   files.authorities = directory_ + "/empty.pem";
   EXPECT_THAT(error(files), HasSubstr("empty.pem: holds no certificate"));
@@ -166,6 +174,43 @@ TEST_F(SecurityTest, AFileThatIsNotWhatItShouldBeIsNamed) {
   files = Files("server");
   files.key = "";
   EXPECT_NE(error(files), "");
+}
+
+TEST_F(SecurityTest, AServersCertificateHasTheNameAndTheUseThatPeersAskFor) {
+  authority_.Issue("client", "server", {.usage = "clientAuth"});
+  const auto error = [&](const std::string& holder, const std::string& name) {
+    return std::string((*Security::Create(Files(holder)))->CheckServes(name).message());
+  };
+  EXPECT_EQ(error("server", "server"), "");
+  EXPECT_THAT(error("server", "router"),
+              HasSubstr("server.pem: peers ask for the DNS name \"router\", the certificate has "
+                        "server"));
+  EXPECT_THAT(error("client", "server"), HasSubstr("key usage is not for servers"));
+}
+
+// Between two authorities both stand in the file, and the old one may come to its end there.
+TEST_F(SecurityTest, OneOfTheAuthoritiesMustBeValidAndEachCertificateOfAChain) {
+  authority_.Issue("past", "server", {.end = -absl::Minutes(1)});
+  const auto join = [](const std::string& to, const std::vector<std::string>& from) {
+    std::ofstream out(to);
+    for (const std::string& one : from) out << std::ifstream(one).rdbuf();
+  };
+  TlsFiles files = Files("server");
+  files.authorities = directory_ + "/both.pem";
+  join(files.authorities, {authority_.certificate("past"), authority_.path()});
+  const auto both = Security::Create(files);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_LT((*both)->Ends()->authorities, absl::Now());
+  EXPECT_GT((*both)->Ends()->certificate, absl::Now());
+  files.authorities = authority_.certificate("past");
+  EXPECT_FALSE(Security::Create(files).ok());
+  files = Files("server");
+  files.certificate = directory_ + "/chain.pem";
+  join(files.certificate, {authority_.certificate("server"), authority_.certificate("past")});
+  EXPECT_FALSE(Security::Create(files).ok());
+  Write(files.certificate, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+  EXPECT_THAT(std::string(Security::Create(files).status().message()),
+              HasSubstr("chain.pem: holds a certificate that cannot be read"));
 }
 
 TEST(AccessTest, TheFirstRuleThatFitsDecidesAndWithoutOneNobodyMayCall) {
