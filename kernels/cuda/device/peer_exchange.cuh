@@ -144,6 +144,8 @@ __device__ __forceinline__ void OwnEight(const ExchangeRowsCall& call, int row, 
 template <int kRanks, int kParts, bool kNorm>
 __global__ void __launch_bounds__(kExchangedOutputsMax / 8)
     ExchangeRowsKernel(const __grid_constant__ ExchangeRowsCall call) {
+  // Whether the residual is loaded before sums are waited for: beside 8 ranks' it would spill.
+  constexpr bool kEarly = kRanks <= 4;
   __shared__ float warp_sums[2][32];  // In turns: a row's are read while the next one's come.
   const SumUse& use = call.use;
   const int column = static_cast<int>(threadIdx.x) * 8;
@@ -169,9 +171,10 @@ __global__ void __launch_bounds__(kExchangedOutputsMax / 8)
     float x[8] = {};
     if (!idle) {
       OwnEight<kParts>(call, row, column, sums);
-      if (use.accumulate) Widen8(*y, x);
+      if (kEarly && use.accumulate) Widen8(*y, x);
     }
     ReceiveEight<kRanks>(call.inbox, PlaceInSlot(row, row_slot), idle, sums);
+    if (!kEarly && !idle && use.accumulate) Widen8(*y, x);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float update = RoundedToBf16(sums[i]);
