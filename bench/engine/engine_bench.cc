@@ -2,13 +2,13 @@
 // Usage: engine_bench --out=FILE [--model=random:qwen3-8b] [--backend=cuda] [--commit=ID]
 //                     [--certificates=FILE] [--workloads=16x1024x64,…] [--repeats=N]
 //                     [--kv_gib=N] [--sequences_max=N] [--chunk_tokens=N] [--split_kv_size=N]
-//                     [--modes=deterministic,normal,unaudited,penalised,tp2] [--captures=0]
-//                     [--reduction_segments=N]
+//                     [--modes=deterministic,normal,unaudited,penalised,tp2,tp2_normal]
+//                     [--captures=0] [--reduction_segments=N]
 // A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
 // not recorded. Each mode has an engine of its own, with kv_gib of its own; in each repeat all of
 // them run a workload one after the other, in turns forwards and backwards. `unaudited` is
 // deterministic without its audit, to measure what that costs; in `penalised` one sequence of all
-// has a penalty, whose counts are completed on the device.
+// has a penalty, whose counts are completed on the device; those of tp2 are shared by two devices.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -17,10 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "bench/engine/engine_rig.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -146,20 +147,28 @@ struct Mode {
   std::unique_ptr<EngineRig> rig;
 };
 
+absl::Status NoMode(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("no mode: ", name));
+}
+
 absl::StatusOr<std::vector<Mode>> MakeModes(const Flags& flags) {
   std::vector<Mode> modes;
   for (const auto name : absl::StrSplit(flags.modes, ',')) {
     Mode& mode = modes.emplace_back();
     mode.name = std::string(name);
     RigOptions options = flags.rig;
-    options.normal = mode.name == "normal";
     options.audit = mode.name != "unaudited";
     options.penalised = mode.name == "penalised";
-    const bool shared =
-        absl::StartsWith(mode.name, "tp") && absl::SimpleAtoi(mode.name.substr(2), &options.ranks);
-    if (mode.name != "deterministic" && !options.normal && options.audit && !options.penalised &&
-        !shared) {
-      return absl::InvalidArgumentError(absl::StrCat("no mode: ", mode.name));
+    absl::string_view kind = mode.name;
+    if (absl::ConsumePrefix(&kind, "tp")) {
+      const absl::string_view ranks = kind.substr(0, kind.find('_'));
+      if (!absl::SimpleAtoi(ranks, &options.ranks)) return NoMode(mode.name);
+      kind.remove_prefix(ranks.size());
+      if (!absl::ConsumePrefix(&kind, "_")) kind = "deterministic";
+    }
+    options.normal = kind == "normal";
+    if (kind != "deterministic" && !options.normal && options.audit && !options.penalised) {
+      return NoMode(mode.name);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(mode.rig, EngineRig::Create(options));
     std::printf("%s loaded in %.1f s\n", mode.name.c_str(), mode.rig->load_seconds());

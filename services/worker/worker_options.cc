@@ -35,11 +35,10 @@ absl::Status CheckRanks(const WorkerOptions& options) {
                                                    " is more than reduction_segments, ",
                                                    options.reduction_segments));
   }
-  if (options.tensor_parallel > 1 && (options.model == kNullModel || options.normal)) {
+  if (options.tensor_parallel > 1 && options.model == kNullModel) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor_parallel: ", options.tensor_parallel,
-                     options.normal ? " in mode normal, which has one rank"
-                                    : " of the null model, which has no weights to share"));
+                     " of the null model, which has no weights to share"));
   }
   return absl::OkStatus();
 }

@@ -265,15 +265,16 @@ class CudaKernelSet final : public KernelSet {
 absl::StatusOr<CertificateTable> CudaKernelSet::ChooseAlgorithms(
     const std::vector<LayerToCertify>& layers) {
   const std::string& path = options_.certificates_path;
-  if (options_.normal) {
-    return ChooseFreely(lt_.get(), layers, kernels_,
-                        path.empty() ? path : absl::StrCat(path, ".normal"));
-  }
-  if (shared_ == nullptr) return CertifyLayers(lt_.get(), layers, kernels_, path);
+  const auto choose = [&] {
+    return options_.normal ? ChooseFreely(lt_.get(), layers, kernels_,
+                                          path.empty() ? path : absl::StrCat(path, ".normal"))
+                           : CertifyLayers(lt_.get(), layers, kernels_, path);
+  };
+  if (shared_ == nullptr) return choose();
   // In turn: what ranks on one device timed at once would be noise, and the file is the same.
   absl::StatusOr<CertificateTable> table;
   LOCKSTEP_RETURN_IF_ERROR(shared_->end().InTurn([&] {
-    table = CertifyLayers(lt_.get(), layers, kernels_, path);
+    table = choose();
     return table.status();
   }));
   return table;
@@ -434,9 +435,6 @@ void CudaKernelSet::Attention(const AttentionArgs& args) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options) {
-  if (options.normal && options.collective != nullptr) {
-    return absl::UnimplementedError("normal mode: runs on one rank only");
-  }
   const int index = options.collective == nullptr
                         ? kFirstDevice
                         : static_cast<const PeerEnd&>(*options.collective).device();
