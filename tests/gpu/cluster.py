@@ -17,6 +17,13 @@ Runs from a bundle (see bundle.sh) or from a built tree, with Python's own libra
                prefix cache and sampling on; its mode failover kills each worker once
   demo         the demo model on the GPU against the CPU: `lockstep compare`, and the task
 
+On a host with two GPUs, and only when asked for:
+
+  tp           a worker on one GPU and one that two share: `lockstep verify --mode=tp` and others,
+               of which failover kills each in mid-stream
+  ranks        workers join that two GPUs share, of which in mid-stream one is lost, stalls, or is
+               no longer driven: they leave, and the one on one GPU gives the same bits without them
+
 A part may have a deadline of its own, in seconds, behind a colon: what it runs then is killed, and
 the next part begins. Parts that follow each other share a cluster where they need the same one.
 
@@ -26,6 +33,7 @@ the card's clocks and power while it ran. Exits 0 when every part held.
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import pathlib
@@ -43,6 +51,8 @@ from gpu_host import GPU_FIELDS, commit_of, query, sampled  # noqa: E402
 
 ENGINE = ROOT / ("bin/engine_bench" if BUNDLED else "build/cuda/bench/engine/engine_bench")
 PARTS = ("certify", "latency", "table", "lost", "throughput", "path", "verify", "demo")
+RANK_PARTS = ("tp", "ranks")
+RANK_FAULTS = ("lost_rank", "stalled_rank", "stuck_rank")
 SPLITS = "split_by_batch"
 STREAMS = (16, 256)
 # Less than the default, so that prompts of thousands of tokens are cut.
@@ -119,7 +129,8 @@ class Proof:
         lockstep("bench", f"--target={cluster.target}", f"--streams={streams}",
                  f"--requests={streams}", f"--prompt_tokens={tokens}", f"--new_tokens={tokens}",
                  f"--repeats={self.options.repeats}", f"--out={path}")
-        return dict(json.loads(path.read_text()), start_seconds=cluster.start_seconds, held=True)
+        return dict(json.loads(path.read_text()), commit=commit_of(ROOT),
+                    start_seconds=cluster.start_seconds, held=True)
 
     def latency(self):
         return self.bench(STREAMS[0])
@@ -183,31 +194,59 @@ class Proof:
             print(line.format(row["mode"], row["prompt"], row["samples"], row["unique"],
                               row["planted"]["samples"], row["planted"]["unique"]), flush=True)
 
-    def lost(self):
-        quiet, disturbed = self.work / "quiet.json", self.work / "disturbed.json"
-        flags = ["--prompt_ids=11,12,13,14,15,16,17", "--n=64", "--seed=7", "--max_new_tokens=96",
-                 "--ignore_eos", "--top_p=0.95", "--request_id="]
-        cluster = self.served()
-        target = f"--target={cluster.target}"
-        lockstep("generate", target, *flags, f"--record={quiet}", quiet=True)
-        with cluster.joined("lost_device", self.options.joined_kv_mib) as process:
-            lockstep("generate", target, *flags, f"--record={disturbed}", quiet=True)
+    def answers(self, cluster, path):
+        """The samples of one request, and the seconds that they took."""
+        begun = time.monotonic()
+        lockstep("generate", f"--target={cluster.target}", "--prompt_ids=11,12,13,14,15,16,17",
+                 "--n=64", "--seed=7", "--max_new_tokens=96", "--ignore_eos", "--top_p=0.95",
+                 "--request_id=", f"--record={path}", quiet=True)
+        seconds = round(time.monotonic() - begun, 2)
+        return json.loads(path.read_text())["response"]["samples"], seconds
+
+    def disturbed(self, cluster, fault, ranks=1):
+        """What a worker with this fault costs that joins: its samples go on in the first one."""
+        quiet, quiet_seconds = self.answers(cluster, self.work / "quiet.json")
+        with cluster.joined(fault, self.options.joined_kv_mib, ranks) as process:
+            samples, seconds = self.answers(cluster, self.work / "disturbed.json")
             exit_code = process.returncode if ended_within(process, 20) else None
-        log = (cluster.run_dir / "lost_device.log").read_text()
-        samples = [json.loads(path.read_text())["response"]["samples"]
-                   for path in (quiet, disturbed)]
+        log = (cluster.run_dir / f"{fault}.log").read_text().splitlines()
         kept = ("token_ids", "logprobs", "finish_reason")
-        equal = [all(a.get(key) == b.get(key) for key in kept) for a, b in zip(*samples)]
-        resumed = sum(int(s["usage"].get("resumptions", 0)) for s in samples[1])
-        failed = [line for line in log.splitlines() if "engine_failed" in line]
+        equal = [all(a.get(key) == b.get(key) for key in kept) for a, b in zip(quiet, samples)]
+        resumed = sum(int(s["usage"].get("resumptions", 0)) for s in samples)
+        failed = [line for line in log if "planted_fault" in line or "engine_failed" in line]
         return {"samples": len(equal), "equal": sum(equal), "resumptions": resumed,
-                "exit_code": exit_code, "log": failed, "start_seconds": cluster.start_seconds,
+                "quiet_seconds": quiet_seconds, "seconds": seconds, "exit_code": exit_code,
+                "log": failed, "start_seconds": cluster.start_seconds,
                 "held": all(equal) and resumed > 0 and exit_code == 1 and bool(failed)}
 
+    def lost(self):
+        return self.disturbed(self.served(), "lost_device")
+
+    def ranks(self):
+        cluster = self.cluster("--workers=1", "--tensor_parallel=1", "--reduction_segments=2",
+                               *self.flags, f"--kv_mib={self.options.joined_kv_mib}")
+        faults = {}
+        for fault in RANK_FAULTS if self.on_gpu else ("stuck_rank",):
+            print(f"with {fault}", flush=True)
+            faults[fault] = self.disturbed(cluster, fault, ranks=2)
+            times = [datetime.datetime.fromisoformat(line.split()[0].rstrip("Z"))
+                     for line in faults[fault]["log"]]
+            faults[fault]["seconds_to_leave"] = (times[-1] - times[0]).total_seconds()
+            print({key: faults[fault][key] for key in ("equal", "resumptions", "seconds_to_leave",
+                                                       "quiet_seconds", "seconds")}, flush=True)
+        return {"faults": faults, "held": all(fault["held"] for fault in faults.values())}
+
+    def tp(self):
+        return self.verified("tp,prefix,radix_cache,prefill_vs_decode,neighbours,failover",
+                             "--tensor_parallel=1,2", "--reduction_segments=2")
+
     def verify(self):
-        cluster = self.cluster("--workers=2", *self.flags, SHORT_CHUNKS,
+        return self.verified(self.options.mode)
+
+    def verified(self, mode, *flags):
+        cluster = self.cluster("--workers=2", *flags, *self.flags, SHORT_CHUNKS,
                                f"--kv_mib={self.options.verify_kv_mib}")
-        _, record = cluster.verify(self.work / "verify.json", f"--mode={self.options.mode}",
+        _, record = cluster.verify(self.work / "verify.json", f"--mode={mode}",
                                    f"--trials={self.options.trials}",
                                    f"--long_prompt_tokens={self.options.long_prompt}",
                                    f"--long_new_tokens={self.options.long_answer}")
@@ -298,7 +337,7 @@ def main():
     parser.add_argument("--certificates", help="file; by default certificates.txt in --out")
     options = parser.parse_args()
     parts = [part.partition(":") for part in options.parts.split(",")]
-    unknown = {name for name, _, _ in parts} - set(PARTS)
+    unknown = {name for name, _, _ in parts} - set(PARTS + RANK_PARTS)
     if unknown:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="lockstep-proof-") as work:

@@ -120,10 +120,11 @@ class Cluster:
                                                     quiet=True)[1]
 
     @contextlib.contextmanager
-    def joined(self, fault, kv_mib):
+    def joined(self, fault, kv_mib, ranks=1):
         """A worker with a planted fault, which the cluster knows by the fault's name."""
         config = (self.run_dir / "worker-0.textproto").read_text()
         for old, new in ((r'(worker_id: )"[^"]*"', rf'\1"{fault}"'),
+                         (r"(tensor_parallel: )\d+", rf"\g<1>{ranks}"),
                          (r'(metrics_listen: )"[^"]*"', rf'\1"127.0.0.1:{self.port + 31}"'),
                          (r'( listen: )"[^"]*"', rf'\1"127.0.0.1:{self.port + 30}"'),
                          (r"(kv_bytes: )\d+", rf"\g<1>{kv_mib << 20}")):

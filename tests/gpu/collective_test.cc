@@ -10,6 +10,7 @@
 #include "kernels/order/tree.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/message_sizes.h"
 #include "tests/gpu/peer_ranks.h"
 #include "tests/support/philox_data.h"
 
@@ -70,6 +71,32 @@ TEST_F(PeerGroupTest, AllReduceIsTheTreeOverRanksForEverySizeAndRepeatsItself) {
     });
     EXPECT_TRUE(group->status().ok()) << group->status();
   }
+}
+
+// By an exchange, and where an inbox is too small for it in two meetings.
+TEST_F(PeerGroupTest, AllReduceIsTheTreeForMessagesOfEveryNumberOfTokens) {
+  constexpr size_t kAll = size_t{8192} * 4096;
+  const std::vector<std::vector<float>> parts = {Part(0, 1 << 20), Part(1, 1 << 20)};
+  std::vector<float> expected(parts[0].size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = kernels::TreeSum(std::vector<float>{parts[0][i], parts[1][i]});
+  }
+  const auto group = PeersOf(2);
+  OnPeers(group.get(), {.bytes = kAll * sizeof(float)}, [&](PeerEnd* end, cudaStream_t stream) {
+    const std::vector<float>& part = parts[static_cast<size_t>(end->rank())];
+    const DeviceArray<float> x(kAll);
+    for (size_t at = 0; at < kAll; at += part.size()) CopyToDevice(part, x.data() + at);
+    DeviceArray<float> y(kAll);
+    for (const int tokens : BorderTokens()) {
+      const size_t count = static_cast<size_t>(tokens) * 4096;
+      y.Poison();
+      end->AllReduce(x.data(), count, y.data());
+      Must(cudaStreamSynchronize(stream));
+      EXPECT_EQ(DifferingFromRepeated(CopyFromDevice(y.data(), count), expected), 0)
+          << tokens << " tokens, rank " << end->rank();
+    }
+  });
+  EXPECT_TRUE(group->status().ok()) << group->status();
 }
 
 // What an inbox holds where nothing came is a value that a sum might be, were it sent as it is.

@@ -9,6 +9,7 @@
 #include "kernels/order/tree.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/message_sizes.h"
 #include "tests/support/philox_data.h"
 
 // Sums that travel through NCCL have the bits of those that peers read. On as many devices as there
@@ -52,7 +53,6 @@ void OnRanks(CollectiveGroup* group,
   for (std::thread& thread : threads) thread.join();
 }
 
-// From one token to a prefill chunk, and around the sizes at which NCCL changes its protocol.
 TEST_F(NcclGroupTest, AllReduceIsTheTreeOverRanksForEverySize) {
   const std::vector<std::vector<float>> parts = {WideData(1, 1 << 20), WideData(2, 1 << 20)};
   std::vector<float> expected(parts[0].size());
@@ -65,16 +65,13 @@ TEST_F(NcclGroupTest, AllReduceIsTheTreeOverRanksForEverySize) {
     const DeviceArray<float> x(kElementsMax);
     for (size_t at = 0; at < kElementsMax; at += part.size()) CopyToDevice(part, x.data() + at);
     DeviceArray<float> y(kElementsMax);
-    for (const size_t tokens : {1, 2, 3, 63, 64, 65, 255, 256, 257, 511, 512, 513, 8191, 8192}) {
+    for (const int tokens : BorderTokens()) {
+      const size_t count = static_cast<size_t>(tokens) * 4096;
       y.Poison();
-      end->AllReduce(x.data(), tokens * 4096, y.data());
+      end->AllReduce(x.data(), count, y.data());
       Must(cudaStreamSynchronize(stream));
-      const std::vector<float> sums = CopyFromDevice(y.data(), tokens * 4096);
-      size_t differing = 0;
-      for (size_t i = 0; i < sums.size(); ++i) {
-        differing += sums[i] != expected[i % expected.size()] ? 1 : 0;
-      }
-      EXPECT_EQ(differing, 0) << tokens << " tokens, rank " << end->rank();
+      EXPECT_EQ(DifferingFromRepeated(CopyFromDevice(y.data(), count), expected), 0)
+          << tokens << " tokens, rank " << end->rank();
     }
   });
 }

@@ -1,6 +1,9 @@
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -8,6 +11,7 @@
 #include "kernels/cuda/collective/peer_group.h"
 #include "kernels/factory.h"
 #include "services/worker/model/model_factory.h"
+#include "tests/faults/forwarding_kernel_set.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/unit/model/step_driver.h"
 
@@ -47,18 +51,27 @@ ModelOptions Options(const Shared& shared) {
 
 std::string Certificates() { return ::testing::TempDir() + "lockstep_ranks_certificates"; }
 
-LoadedModel LoadOn(int ranks, const ModelOptions& options) {
+int DeviceCount() {
   int count = 0;
   testing::Must(cudaGetDeviceCount(&count));
+  return count;
+}
+
+using MadeKernels = absl::StatusOr<std::unique_ptr<kernels::KernelSet>>;
+using Alter = std::function<MadeKernels(int rank, const std::function<MadeKernels()>& make)>;
+
+absl::StatusOr<LoadedModel> LoadOn(
+    int ranks, const ModelOptions& options,
+    const Alter& alter = [](int, const std::function<MadeKernels()>& make) { return make(); }) {
   std::vector<int> devices;
-  for (int rank = 0; rank < ranks; ++rank) devices.push_back(rank % count);
+  for (int rank = 0; rank < ranks; ++rank) devices.push_back(rank % DeviceCount());
   const auto group = kernels::cuda::CreatePeerGroup(devices, absl::Seconds(60)).value();
-  auto model = LoadModelOnRanks(options, group, [&](int rank) {
-    return kernels::CreateKernelSet(
-        {.backend = "cuda", .certificates_path = Certificates(), .collective = group->End(rank)});
+  return LoadModelOnRanks(options, group, [&](int rank) {
+    return alter(rank, [&] {
+      return kernels::CreateKernelSet(
+          {.backend = "cuda", .certificates_path = Certificates(), .collective = group->End(rank)});
+    });
   });
-  LOCKSTEP_CHECK(model.ok()) << model.status().ToString();
-  return *std::move(model);
 }
 
 std::vector<Schedule> Schedules() {
@@ -66,7 +79,7 @@ std::vector<Schedule> Schedules() {
   Schedule cut = alone;
   cut.cuts = {256, 512};
   std::vector<Schedule> schedules = {alone, cut};
-  for (const int neighbours : {1, 7, 63, 200}) {
+  for (const int neighbours : {1, 7, 63, 255}) {
     Schedule crowded = cut;
     crowded.neighbours = neighbours;
     crowded.neighbour_blocks = Blocks(kSequencePages, 1, 2 * neighbours);
@@ -101,7 +114,7 @@ TEST_P(GpuRanksTest, TheirNumberDoesNotShow) {
   }
   ASSERT_EQ(expected.ids.size(), size_t{kNewTokens});
   for (const int ranks : GetParam().ranks) {
-    const LoadedModel shared = LoadOn(ranks, options);
+    const LoadedModel shared = LoadOn(ranks, options).value();
     EXPECT_EQ(shared.weights_digest, digest);
     for (const Schedule& schedule : Schedules()) {
       EXPECT_EQ(DifferenceOf(testing::Drive(shared.executor.get(), sequence, schedule), expected),
@@ -123,6 +136,71 @@ INSTANTIATE_TEST_SUITE_P(
         Shared{.name = "Qwen3_0_6B", .model = "random:qwen3-0.6b", .segments = 8, .ranks = {2}},
         Shared{.name = "Qwen3_8B", .model = "random:qwen3-8b", .segments = 2, .ranks = {2}}),
     [](const ::testing::TestParamInfo<Shared>& info) { return info.param.name; });
+
+// What a rank that cannot load leaves to the others: they wait in kernels and on threads for up to
+// 15 minutes, unless they are let go.
+class GpuRankLoadTest : public testing::GpuTest {
+ protected:
+  static ModelOptions Tiny() {
+    return Options({.name = "", .model = "random:qwen3-tiny", .segments = 2});
+  }
+};
+
+// Full before it has packed a layer, or before it takes part in the sizes that all agree on.
+class FullDevice final : public faults::ForwardingKernelSet {
+ public:
+  FullDevice(std::unique_ptr<kernels::KernelSet> inner, bool packs)
+      : ForwardingKernelSet(std::move(inner)), packs_(packs) {}
+
+  absl::StatusOr<std::unique_ptr<kernels::LinearWeight>> PackLinear(
+      std::span<const kernels::HostTensor> weights, std::span<const kernels::HostTensor> biases,
+      const kernels::LinearLayout& layout) override {
+    if (!packs_) return absl::ResourceExhaustedError("device 1 is full");
+    return ForwardingKernelSet::PackLinear(weights, biases, layout);
+  }
+  absl::Status Prepare(const kernels::StepBounds&) override {
+    return absl::ResourceExhaustedError("device 1 is full");
+  }
+
+ private:
+  const bool packs_;
+};
+
+TEST_F(GpuRankLoadTest, OneThatFailsLetsTheOthersGoWhereverTheyWait) {
+  const absl::Status full = absl::ResourceExhaustedError("device 1 is full");
+  // Before it has met anybody.
+  EXPECT_EQ(LoadOn(2, Tiny(),
+                   [&](int rank, const std::function<MadeKernels()>& make) {
+                     return rank == 1 ? MadeKernels(full) : make();
+                   })
+                .status(),
+            full);
+  for (const bool packs : {false, true}) {
+    const auto alter = [&](int rank, const std::function<MadeKernels()>& make) {
+      MadeKernels made = make();
+      if (rank == 0 || !made.ok()) return made;
+      return MadeKernels(std::make_unique<FullDevice>(*std::move(made), packs));
+    };
+    EXPECT_EQ(LoadOn(2, Tiny(), alter).status(), full) << packs;
+  }
+  EXPECT_TRUE(LoadOn(2, Tiny()).ok()) << "nothing is left behind";
+}
+
+TEST_F(GpuRankLoadTest, OneWhoseDeviceIsFullEndsTheStartWithItsStatus) {
+  if (DeviceCount() < 2) GTEST_SKIP() << "needs a device for each of two ranks";
+  constexpr size_t kLeft = size_t{1} << 30;  // Less than the KV.
+  testing::Must(cudaSetDevice(1));
+  size_t free = 0;
+  size_t total = 0;
+  testing::Must(cudaMemGetInfo(&free, &total));
+  {
+    const kernels::Buffer taken = testing::DeviceBytes(free - kLeft);
+    testing::Must(cudaSetDevice(0));
+    const absl::Status status = LoadOn(2, Tiny()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  }
+  EXPECT_TRUE(LoadOn(2, Tiny()).ok());
+}
 
 }  // namespace
 }  // namespace lockstep::worker

@@ -84,6 +84,28 @@ TEST(InProcessGroupTest, AnElementKeepsItsBitsInAMessageOfAnySize) {
   }
 }
 
+// As tests/gpu has it for the other implementations.
+TEST(InProcessGroupTest, AnElementKeepsItsBitsInMessagesOfUpTo8192Tokens) {
+  constexpr size_t kDistinct = 4096;
+  const auto group = Group(2);
+  const std::vector<std::vector<float>> parts = {Part(0, kDistinct), Part(1, kDistinct)};
+  std::vector<float> expected(kDistinct);
+  for (size_t i = 0; i < kDistinct; ++i) {
+    expected[i] = TreeSum(std::vector<float>{parts[0][i], parts[1][i]});
+  }
+  for (const size_t tokens : {1u, 2u, 63u, 64u, 65u, 511u, 512u, 513u, 8191u, 8192u}) {
+    OnRanks(group.get(), [&](Collective* end) {
+      const std::vector<float>& part = parts[static_cast<size_t>(end->rank())];
+      std::vector<float> x;
+      for (size_t token = 0; token < tokens; ++token) x.insert(x.end(), part.begin(), part.end());
+      end->AllReduce(x.data(), x.size(), x.data());
+      size_t differing = 0;
+      for (size_t i = 0; i < x.size(); ++i) differing += x[i] != expected[i % kDistinct] ? 1 : 0;
+      EXPECT_EQ(differing, 0u) << tokens << " tokens, rank " << end->rank();
+    });
+  }
+}
+
 TEST(InProcessGroupTest, AllGatherPutsUnequalSharesSideBySide) {
   constexpr int kRows = 3;
   const std::vector<int> widths = {5, 1, 2, 16};
