@@ -17,9 +17,10 @@ PAGE = "docs/config.md"
 _HEAD = """# Settings
 
 One file in text-proto form per process, given with `--config`; `deploy/config` has examples. With
-several files each adds to those before it. `${{POD_NAME}}` and `${{POD_IP}}` stand for what the
-environment says, `$${{` for `${{` itself; comments stay as they are. A setting left out takes its
-default. An unknown setting, or a value out of range, stops the start.
+several files each adds to those before it. `${{POD_NAME}}`, `${{POD_NAMESPACE}}` and
+`${{POD_IP}}` stand for what the environment says, `$${{` for `${{` itself; comments stay as they
+are. A setting left out takes its default. An unknown setting, or a value out of range, stops the
+start.
 
 <!-- Written by docs/generate_config.py from {proto}. -->
 """

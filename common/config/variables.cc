@@ -13,13 +13,14 @@ namespace {
 
 constexpr std::string_view kOpen = "${";
 constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_";
-constexpr std::string_view kVariables[] = {"POD_NAME", "POD_IP"};
+constexpr std::string_view kVariables[] = {"POD_NAME", "POD_NAMESPACE", "POD_IP"};
 
 absl::StatusOr<std::string> ValueOf(
     const std::string& variable,
     const std::function<std::optional<std::string>(const std::string&)>& value_of) {
   if (std::find(std::begin(kVariables), std::end(kVariables), variable) == std::end(kVariables)) {
-    return absl::InvalidArgumentError("is none of ${POD_NAME}, ${POD_IP} ($${ stands for ${)");
+    return absl::InvalidArgumentError(
+        "is none of ${POD_NAME}, ${POD_NAMESPACE}, ${POD_IP} ($${ stands for ${)");
   }
   std::optional<std::string> value = value_of(variable);
   if (!value.has_value() || value->empty()) {

@@ -7,6 +7,7 @@
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/deadline.h"
 #include "common/rpc/status_conversion.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "services/client/arrays.h"
 
 namespace lockstep::client {
@@ -29,6 +30,19 @@ absl::StatusOr<Response> Call(v1::RolloutService::Stub* stub,
   return response;
 }
 
+// Whether what `sample` of `response` has so far, and what `next` adds to it, are of one contract
+// and the same weights.
+bool BelongTogether(const v1::GenerateResponse& response, const v1::Sample& sample,
+                    const v1::GenerateResponse& next) {
+  if (!google::protobuf::util::MessageDifferencer::Equals(response.fingerprint(),
+                                                          next.fingerprint())) {
+    return false;
+  }
+  const auto& before = sample.receipt().weights_digests();
+  const auto& after = next.samples(0).receipt().weights_digests();
+  return before.empty() || after.empty() || *before.rbegin() == *after.begin();
+}
+
 }  // namespace
 
 RolloutClient::RolloutClient(Options options)
@@ -38,15 +52,17 @@ RolloutClient::RolloutClient(Options options)
 
 absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateRequest& request) {
   const absl::Time deadline = absl::Now() + options_.timeout;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      v1::GenerateResponse response,
-      Call(stub_.get(), &v1::RolloutService::Stub::Generate, request, deadline));
-  LOCKSTEP_RETURN_IF_ERROR(Continue(request, deadline, &response));
-  return response;
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        v1::GenerateResponse response,
+        Call(stub_.get(), &v1::RolloutService::Stub::Generate, request, deadline));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool whole, Continue(request, deadline, &response));
+    if (whole) return response;
+  }
 }
 
-absl::Status RolloutClient::Continue(const v1::GenerateRequest& request, absl::Time deadline,
-                                     v1::GenerateResponse* response) {
+absl::StatusOr<bool> RolloutClient::Continue(const v1::GenerateRequest& request,
+                                             absl::Time deadline, v1::GenerateResponse* response) {
   for (v1::Sample& sample : *response->mutable_samples()) {
     while (sample.finish_reason() == v1::FINISH_REASON_PARTIAL) {
       // The gateway that gave the sample back is about to end; wait for one that serves.
@@ -55,12 +71,13 @@ absl::Status RolloutClient::Continue(const v1::GenerateRequest& request, absl::T
           Call(stub_.get(), &v1::RolloutService::Stub::Generate,
                ContinuationOf(request, *response, sample), deadline, /*wait_for_ready=*/true));
       if (next.samples_size() != 1) return absl::InternalError("a continuation has no sample");
+      if (!BelongTogether(*response, sample, next)) return false;
       v1::Sample* continued = next.mutable_samples(0);
       continued->mutable_prompt_logprobs()->Swap(sample.mutable_prompt_logprobs());
       sample.Swap(continued);
     }
   }
-  return absl::OkStatus();
+  return true;
 }
 
 absl::Status RolloutClient::GenerateStream(

@@ -32,7 +32,8 @@ class RolloutClient {
   explicit RolloutClient(Options options);
 
   // Samples that a draining gateway gave back unfinished are continued, with the next gateway
-  // behind the name, until they end by themselves.
+  // behind the name, until they end by themselves. Where that one serves another contract or other
+  // weights, nothing of the first answer is used: the request is made again, whole.
   absl::StatusOr<v1::GenerateResponse> Generate(const v1::GenerateRequest& request);
   // `on_delta` sees each delta as it comes, on the calling thread. Partial samples stay partial.
   absl::Status GenerateStream(const v1::GenerateRequest& request,
@@ -47,8 +48,9 @@ class RolloutClient {
   absl::Duration timeout() const { return options_.timeout; }
 
  private:
-  absl::Status Continue(const v1::GenerateRequest& request, absl::Time deadline,
-                        v1::GenerateResponse* response);
+  // False when what continues a sample would not belong to it.
+  absl::StatusOr<bool> Continue(const v1::GenerateRequest& request, absl::Time deadline,
+                                v1::GenerateResponse* response);
 
   const Options options_;
   const std::shared_ptr<grpc::Channel> channel_;

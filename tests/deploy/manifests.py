@@ -9,7 +9,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 KUBERNETES = ROOT / "deploy" / "k8s"
-OVERLAYS = ("local", "gpu-tp1", "gpu-tp2")
+OVERLAYS = ("local", "local-green", "gpu-tp1", "gpu-tp2")
 # What images carry, by docs and manifests alike.
 IMAGE_ROOT = "/opt/lockstep"
 
@@ -40,10 +40,11 @@ def parse(text):
 
 
 class Cluster:
-    """Objects of one overlay, found by kind and name."""
+    """Objects of one namespace, found by kind and name."""
 
     def __init__(self, objects):
         self.objects = objects
+        (self.namespace,) = [one["metadata"]["name"] for one in self.of_kind("Namespace")]
 
     def of_kind(self, *kinds):
         return [one for one in self.objects if one["kind"] in kinds]

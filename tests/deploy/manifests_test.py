@@ -8,6 +8,7 @@ Usage: tests/deploy/manifests_test.py PATH_OF_LOCKSTEP [unittest arguments]
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,12 +44,13 @@ PLANTED = (
     (policies.volumes, "- mountPath: /etc/lockstep\n          name: config",
      "- mountPath: /etc/lockstep\n          name: confg"),
     (policies.variables, "- name: POD_IP", "- name: POD_IPP"),
+    (policies.variables, "- name: POD_NAMESPACE", "- name: NAMESPACE"),
     (policies.paths, "/var/lib/lockstep/scheduler.state", "/var/lib/lockstp/scheduler.state"),
     (policies.trust, "plaintext: true", "plaintext: false"),
     (policies.services, "targetPort: grpc", "targetPort: grcp"),
     (policies.services, "serviceName: worker", "serviceName: workers"),
     (policies.listening, "0.0.0.0:7101", "0.0.0.0:7102"),
-    (policies.listening, 'cluster_id: "lockstep"', 'cluster_id: "lock"'),
+    (policies.listening, 'cluster_id: "${POD_NAMESPACE}"', 'cluster_id: "lock"'),
     (policies.peers, "dns:///scheduler:7104", "dns:///schedulr:7104"),
     (policies.network, "port: 7106\n    to:", "port: 7107\n    to:"),
 )
@@ -72,8 +74,10 @@ def read_by_binary(role, texts):
             path = pathlib.Path(folder) / f"{i}.textproto"
             path.write_text(text.replace(secrets.MOUNTED, folder), encoding="utf-8")
             flags.append(f"--config={path}")
+        environment = {"POD_NAME": f"{role}-0", "POD_NAMESPACE": "lockstep",
+                       "POD_IP": "192.0.2.1"}
         done = subprocess.run([LOCKSTEP, role, *flags], capture_output=True, text=True, timeout=60,
-                              check=False, env={"POD_NAME": f"{role}-0", "POD_IP": "192.0.2.1"})
+                              check=False, env=environment)
         return done.returncode, done.stderr.replace(folder, "FOLDER")
 
 
@@ -178,6 +182,33 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(rule["name"]["as"], metric)
         recorded = (ROOT / "deploy" / "monitoring" / "recording.yaml").read_text(encoding="utf-8")
         self.assertIn(f"record: {rule['seriesQuery']}\n", recorded)
+
+    def test_fronts_name_the_gateways_of_an_overlay_and_are_named_alike(self):
+        places = {}
+        for color, overlay in (("blue", "local"), ("green", "local-green")):
+            text = render(KUBERNETES / "front" / color)
+            front = Cluster(parse(text))
+            if (SCHEMAS / "ready").exists():
+                self.assertEqual(schema_findings(parse(text)), [])
+            (service,) = front.of_kind("Service")
+            name, namespace, domain = service["spec"]["externalName"].split(".", 2)
+            self.assertEqual(domain, "svc.cluster.local")
+            cluster = Cluster(parse(self.text[overlay]))
+            self.assertEqual(namespace, cluster.namespace)
+            self.assertEqual(cluster.find("Service", name)["spec"]["clusterIP"], "None")
+            places[color] = (front.namespace, service["metadata"])
+        self.assertEqual(places["blue"], places["green"])
+
+    def test_green_is_local_in_another_namespace_with_another_contract(self):
+        green = Cluster(parse(self.text["local-green"]))
+        self.assertNotEqual(green.namespace, Cluster(parse(self.text["local"])).namespace)
+        for one in green.objects:
+            if one["kind"] != "Namespace":
+                self.assertEqual(one["metadata"]["namespace"], green.namespace)
+        changed = green.workload("worker").config_text().replace("reduction_segments: 2\n", "")
+        changed = re.sub(r"^#.*\n", "", changed, flags=re.M)
+        local = Cluster(parse(self.text["local"])).workload("worker").config_text()
+        self.assertEqual(changed, re.sub(r"^#.*\n", "", local, flags=re.M))
 
     def test_pod_monitor_finds_every_pod(self):
         (monitor,) = [one for one in parse(render(KUBERNETES / "components" / "pod-monitor"))

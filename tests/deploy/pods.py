@@ -18,7 +18,9 @@ import time
 
 from manifests import ROOT, selects
 
-DOMAIN = "lockstep.svc.cluster.local"
+DOMAIN = "svc.cluster.local"
+# Clients of the test, which are in no pod, look names up as pods of this namespace do.
+CLIENTS_NAMESPACE = "lockstep"
 BRIDGE_ADDRESS = "10.77.0.1"
 MARK = "LOCKSTEP_TEST_PODS"
 # Only ends a test that hangs.
@@ -85,20 +87,29 @@ def run(*words):
 
 
 class Node:
-    """Holds the pods of one cluster, their volumes, and the name service."""
+    """Holds pods of one or more namespaces, their volumes, and the name service."""
 
-    def __init__(self, cluster, lockstep, folder, secrets):
-        self.cluster = cluster
+    def __init__(self, lockstep, folder, secrets):
         self.secrets = secrets  # {name: {file: content}}
         self.lockstep = lockstep
         self.folder = pathlib.Path(folder)
         self.pods = []
         self.networks = []
         self.lock = threading.Lock()
+        self._clusters = {}  # by namespace
         self._addresses = 1
-        self.resolv = self.folder / "resolv.conf"
-        self.resolv.write_text(f"search {DOMAIN}\nnameserver {BRIDGE_ADDRESS}\noptions ndots:5\n",
-                               encoding="utf-8")
+
+    def apply(self, cluster):
+        """Takes the objects of a namespace in place of those it had."""
+        with self.lock:
+            self._clusters[cluster.namespace] = cluster
+
+    def resolv(self, namespace):
+        """The file that says how names are looked up in a namespace."""
+        path = self.folder / f"resolv-{namespace}.conf"
+        path.write_text(f"search {namespace}.{DOMAIN} {DOMAIN}\nnameserver {BRIDGE_ADDRESS}\n"
+                        "options ndots:5\n", encoding="utf-8")
+        return path
 
     def __enter__(self):
         run("ip", "link", "set", "lo", "up")
@@ -106,7 +117,7 @@ class Node:
         run("ip", "address", "add", f"{BRIDGE_ADDRESS}/16", "dev", "pods")
         run("ip", "link", "set", "pods", "up")
         # Clients of the test are outside of pods, and use the same names.
-        run("mount", "--bind", self.resolv, "/etc/resolv.conf")
+        run("mount", "--bind", self.resolv(CLIENTS_NAMESPACE), "/etc/resolv.conf")
         self._names = socketserver.UDPServer((BRIDGE_ADDRESS, 53), NameHandler)
         self._names.node = self
         threading.Thread(target=self._names.serve_forever, daemon=True).start()
@@ -135,20 +146,36 @@ class Node:
             self._addresses += 1
             return f"10.77.{self._addresses // 250}.{self._addresses % 250 + 2}"
 
-    def addresses(self, service_name):
-        """What the name service says of a headless service; None of another name."""
-        service = self.cluster.find("Service", service_name)
-        if service is None or service["spec"].get("clusterIP") != "None":
+    def look_up(self, name):
+        """(name it stands for, or None; addresses) of a service by its full name. Headless services
+        and names of other names are known, of which none stands for a third one; None of others."""
+        service_name, _, namespace = name.removesuffix(f".{DOMAIN}").partition(".")
+        with self.lock:
+            cluster = self._clusters.get(namespace)
+            service = cluster and cluster.find("Service", service_name)
+        if not service or not name.endswith(f".{DOMAIN}"):
+            return None
+        if service["spec"].get("type") == "ExternalName":
+            other = service["spec"]["externalName"]
+            return other, (self.look_up(other) or (None, []))[1]
+        if service["spec"].get("clusterIP") != "None":
             return None
         unready = service["spec"].get("publishNotReadyAddresses", False)
         with self.lock:
-            return [pod.address for pod in self.pods
-                    if selects({"matchLabels": service["spec"]["selector"]}, pod.workload.labels)
-                    and (unready or pod.ready) and not pod.leaving]
+            return None, [pod.address for pod in self.pods
+                          if pod.workload.cluster.namespace == namespace
+                          and selects({"matchLabels": service["spec"]["selector"]},
+                                      pod.workload.labels)
+                          and (unready or pod.ready) and not pod.leaving]
+
+
+def record(name, kind, data):
+    """A resource record that may be kept for a second."""
+    return name + b"\0" + bytes([kind]) + b"\0\1\0\0\0\1" + len(data).to_bytes(2, "big") + data
 
 
 class NameHandler(socketserver.BaseRequestHandler):
-    """A name server for the services of one namespace."""
+    """A name server for services."""
 
     def handle(self):
         query, socket = self.request
@@ -157,11 +184,15 @@ class NameHandler(socketserver.BaseRequestHandler):
             labels.append(query[at + 1:at + 1 + query[at]].decode())
             at += 1 + query[at]
         question = query[12:at + 5]
-        service, _, domain = ".".join(labels).lower().partition(".")
-        found = self.server.node.addresses(service) if domain == DOMAIN else None
-        wanted_a = question[-4:] == b"\0\1\0\1"
-        records = [b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4" + bytes(map(int, address.split(".")))
-                   for address in (found or [])] if wanted_a else []
+        found = self.server.node.look_up(".".join(labels).lower())
+        other, addresses = found or (None, [])
+        records, name = [], b"\xc0\x0c"
+        if other is not None:
+            target = b"".join(bytes([len(one)]) + one.encode() for one in other.split("."))
+            records.append(record(name, 5, target + b"\0"))
+            name = target + b"\0"
+        if question[-4:] == b"\0\1\0\1":
+            records += [record(name, 1, bytes(map(int, one.split(".")))) for one in addresses]
         code = 3 if found is None else 0
         socket.sendto(query[:2] + bytes([0x85, 0x80 | code]) + b"\0\1"
                       + len(records).to_bytes(2, "big") + b"\0\0\0\0" + question
@@ -184,7 +215,8 @@ class Pod:
         self.log = self.folder / "log"
         self._net = self.folder / "net"
         self._net.touch()
-        self._connect("p" + number[6:])
+        self._link = "p" + number[6:]
+        self._connect()
         with node.lock:
             node.pods.append(self)
         with open(self.log, "wb") as log:
@@ -196,27 +228,28 @@ class Pod:
             self.child = subprocess.Popen(self._command(workload.main), stdout=log, stderr=log)
         threading.Thread(target=self._probe, daemon=True).start()
 
-    def _connect(self, link):
+    def _connect(self):
         run("unshare", f"--net={self._net}", "true")
         inside = ("nsenter", f"--net={self._net}", "ip")
         run(*inside, "link", "set", "lo", "up")
-        run(*inside, "link", "add", "eth0", "type", "veth", "peer", "name", link, "netns",
+        run(*inside, "link", "add", "eth0", "type", "veth", "peer", "name", self._link, "netns",
             os.getpid())
         run(*inside, "address", "add", f"{self.address}/16", "dev", "eth0")
         run(*inside, "link", "set", "eth0", "up")
-        run("ip", "link", "set", link, "master", "pods", "up")
+        run("ip", "link", "set", self._link, "master", "pods", "up")
 
     def _volume(self, name):
         """Folder that stands for a volume; a claim's outlives the pod."""
         volume = self.workload.volumes()[name]
         claim = volume.get("persistentVolumeClaim")
+        namespace = self.workload.cluster.namespace
         folder = (self.folder / "volumes" / name if claim is None
-                  else self.node.folder / f"claim-{claim['claimName']}")
+                  else self.node.folder / f"claim-{namespace}-{claim['claimName']}")
         if folder.exists():
             return folder
         folder.mkdir()
         if "configMap" in volume:
-            data = self.node.cluster.find("ConfigMap", volume["configMap"]["name"])["data"]
+            data = self.workload.cluster.find("ConfigMap", volume["configMap"]["name"])["data"]
             for key, text in data.items():
                 (folder / key).write_text(text, encoding="utf-8")
         elif "secret" in volume:
@@ -249,7 +282,8 @@ class Pod:
                 "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"]
 
     def _environment(self, container):
-        facts = {"metadata.name": self.name, "status.podIP": self.address}
+        facts = {"metadata.name": self.name, "status.podIP": self.address,
+                 "metadata.namespace": self.workload.cluster.namespace}
         return ["env", "-i", "PATH=/usr/bin:/bin"] + [
             f"{one['name']}={facts[one['valueFrom']['fieldRef']['fieldPath']]}"
             for one in container.get("env", [])]
@@ -257,7 +291,7 @@ class Pod:
     def _command(self, container):
         words = ["nsenter", f"--net={self._net}", "unshare", "--mount", "sh", "-c", ENTER, "enter",
                  self.folder / "root", self.node.lockstep, ROOT / "deploy" / "demo-model",
-                 self.node.resolv]
+                 self.node.resolv(self.workload.cluster.namespace)]
         for mount in container.get("volumeMounts", []):
             words += [self._volume(mount["name"]), mount["mountPath"],
                       "ro" if mount.get("readOnly") else "rw"]
@@ -317,6 +351,12 @@ class Pod:
             code = None
         self.kill()
         return code
+
+    def lose(self):
+        """What the others see when the machine under it is gone: nothing, not even a connection
+        that ends."""
+        run("ip", "link", "set", self._link, "down")
+        self.kill()
 
     def kill(self):
         self._ended.set()

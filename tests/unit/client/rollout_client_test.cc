@@ -20,9 +20,13 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
                                      const v1::GenerateRequest* request,
                                      v1::GenerateResponse* response) override {
+    std::string weights;
     {
       base::MutexLock lock(&mutex_);
       requests_.push_back(*request);
+      response->mutable_fingerprint()->set_reduction_segments(
+          static_cast<int>(requests_.size()) > calls_of_first_contract_ ? 2 : 1);
+      weights = static_cast<int>(requests_.size()) > calls_of_first_weights_ ? "new" : "old";
     }
     auto* reactor = context->DefaultReactor();
     if (request->prompt_ids().ids(0) == 13) {
@@ -39,6 +43,7 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
         ids.push_back(100 + static_cast<uint32_t>(ids.size()));
       }
       sample->set_token_ids(base::PackArray(ids));
+      sample->mutable_receipt()->add_weights_digests(weights);
       sample->set_finish_reason(ids.size() < 6 ? v1::FINISH_REASON_PARTIAL
                                                : v1::FINISH_REASON_LENGTH);
       if (request->logprobs().has_prompt_from()) {
@@ -52,9 +57,20 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
     base::MutexLock lock(&mutex_);
     return requests_;
   }
+  // After so many calls another cluster answers.
+  void ChangeContractAfter(int calls) {
+    base::MutexLock lock(&mutex_);
+    calls_of_first_contract_ = calls;
+  }
+  void ChangeWeightsAfter(int calls) {
+    base::MutexLock lock(&mutex_);
+    calls_of_first_weights_ = calls;
+  }
 
  private:
   base::Mutex mutex_;
+  int calls_of_first_contract_ ABSL_GUARDED_BY(mutex_) = 1000;
+  int calls_of_first_weights_ ABSL_GUARDED_BY(mutex_) = 1000;
   std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -100,6 +116,34 @@ TEST_F(RolloutClientTest, ContinuesPartialSamplesUntilTheyEnd) {
   EXPECT_EQ(next.prompt_ids().ids_size(), 2);
   EXPECT_FALSE(next.logprobs().has_prompt_from());
   EXPECT_EQ(calls[3].first_sample_index(), 1);
+}
+
+TEST_F(RolloutClientTest, BeginsAnewWhereAnotherContractOrOtherWeightsWouldContinue) {
+  for (const bool contract : {true, false}) {
+    // The first answer has four ids less, and one sample was continued once.
+    const int before = static_cast<int>(gateway_.requests().size());
+    if (contract) {
+      gateway_.ChangeContractAfter(before + 2);
+    } else {
+      gateway_.ChangeWeightsAfter(before + 2);
+    }
+    v1::GenerateRequest request = RequestWith(1);
+    request.set_request_id("mine");
+    request.set_n(2);
+    const auto response = client_.Generate(request);
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(response->fingerprint().reduction_segments(), 2);
+    ASSERT_EQ(response->samples_size(), 2);
+    for (const v1::Sample& sample : response->samples()) {
+      EXPECT_EQ(sample.receipt().weights_digests(0), contract ? "old" : "new");
+      EXPECT_EQ(ReadIds(sample.token_ids()).size(), 6u);
+    }
+    // Three calls to find out, then all five again, the first of them as the caller made it.
+    const auto calls = gateway_.requests();
+    ASSERT_EQ(static_cast<int>(calls.size()), before + 8);
+    EXPECT_EQ(calls[static_cast<size_t>(before) + 3].request_id(), "mine");
+    EXPECT_EQ(calls[static_cast<size_t>(before) + 3].generated_ids_size(), 0);
+  }
 }
 
 TEST_F(RolloutClientTest, BatchKeepsOrderAndErrorsOfSingleRequests) {

@@ -30,11 +30,14 @@ TEST(VariablesTest, PutsValuesIntoTheText) {
 
 TEST(VariablesTest, NamesLineAndVariableOfWhatCannotBeExpanded) {
   EXPECT_EQ(ErrorOf("\n\nx: \"${HOME}\""),
-            "a.textproto:3: ${HOME} is none of ${POD_NAME}, ${POD_IP} ($${ stands for ${)");
+            "a.textproto:3: ${HOME} is none of ${POD_NAME}, ${POD_NAMESPACE}, ${POD_IP} "
+            "($${ stands for ${)");
   EXPECT_THAT(ErrorOf("${}"), HasSubstr("1: ${} is none of"));
   EXPECT_THAT(ErrorOf("\"#${HOME}\""), HasSubstr("1: ${HOME} is none of"));
   EXPECT_THAT(ErrorOf("'\\'#${HOME}'"), HasSubstr("1: ${HOME} is none of"));
-  EXPECT_EQ(ErrorOf("${POD_IP}"), "a.textproto:1: ${POD_IP} is not set in the environment");
+  for (const std::string variable : {"${POD_IP}", "${POD_NAMESPACE}"}) {
+    EXPECT_EQ(ErrorOf(variable), "a.textproto:1: " + variable + " is not set in the environment");
+  }
   for (const char* open : {"${", "${POD_NAME", "${POD_NAME\n}", "${}"}) {
     EXPECT_THAT(ErrorOf(open), HasSubstr("a.textproto:1: ${")) << open;
   }
