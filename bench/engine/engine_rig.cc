@@ -37,7 +37,9 @@ absl::StatusOr<worker::LoadedModel> Load(const RigOptions& options) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const auto group,
                             kernels::CreateCollectiveGroup(options.backend, options.ranks));
-  return worker::LoadModelOnRanks(options.model, group, [&](int rank) {
+  worker::ModelOptions model = options.model;
+  model.kv_bytes /= options.ranks;
+  return worker::LoadModelOnRanks(model, group, [&](int rank) {
     kernels::BackendOptions own = backend;
     own.collective = group->End(rank);
     return kernels::CreateKernelSet(own);

@@ -45,7 +45,7 @@ struct RigOptions {
   bool normal = false;  // Normal mode.
   bool audit = true;
   bool penalised = false;  // The first sequence of a workload has a frequency penalty.
-  int ranks = 1;           // Devices that share the model.
+  int ranks = 1;           // Devices that share the model, and its KV.
   worker::ModelOptions model;
 };
 

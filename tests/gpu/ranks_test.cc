@@ -142,7 +142,10 @@ INSTANTIATE_TEST_SUITE_P(
 class GpuRankLoadTest : public testing::GpuTest {
  protected:
   static ModelOptions Tiny() {
-    return Options({.name = "", .model = "random:qwen3-tiny", .segments = 2});
+    ModelOptions options = Options({.name = "", .model = "random:qwen3-tiny", .segments = 2});
+    options.chunk_tokens = 256;  // Few sizes to certify.
+    options.sequences_max = 8;
+    return options;
   }
 };
 
