@@ -13,6 +13,7 @@ namespace lockstep::kernels {
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaBackend(const BackendOptions& options) {
   return cuda::CreateCudaKernelSet({.certificates_path = options.certificates_path,
                                     .normal = options.normal,
+                                    .shadows = options.shadows,
                                     .audit = options.audit,
                                     .portable_kernels = options.portable_kernels,
                                     .collective = options.collective});

@@ -27,6 +27,10 @@ absl::StatusOr<std::unique_ptr<KernelSet>> CreateKernelSet(const BackendOptions&
     return absl::InvalidArgumentError(
         "normal mode: the CPU backend has no kernels but the deterministic ones");
   }
+  if (options.backend == "cpu" && options.shadows) {
+    return absl::InvalidArgumentError(
+        "shadows: the CPU backend has no normal mode to compare with");
+  }
   if (options.backend == "cpu") {
     return cpu::CreateCpuKernelSet({.threads = options.threads, .collective = options.collective});
   }

@@ -22,6 +22,9 @@ struct BackendOptions {
   std::shared_ptr<Collective> collective;
   // Normal mode: whatever is fastest, in whatever order it adds. The CPU backend has none.
   bool normal = false;
+  // Prepares shadows in normal mode too, where the backend has it and one rank; see
+  // KernelSet::shadows. Costs time at start, like normal mode.
+  bool shadows = false;
   // The CUDA backend audits itself; off to measure what that costs.
   bool audit = true;
   // Of the CUDA backend: kernels that any supported GPU has, also where there are faster ones. The

@@ -44,6 +44,14 @@ struct DeviceMemory {
   size_t free = 0;   // Now, whoever uses the rest.
 };
 
+// Whose ops are enqueued. Shadows measure what determinism costs: nobody reads their results, so
+// they are not audited, and they write to a KV pool of their own.
+enum class OpsMode {
+  kServing,       // As traits() says.
+  kShadow,        // The same ops.
+  kNormalShadow,  // The ops of normal mode.
+};
+
 // Bounds of all steps to come.
 struct StepBounds {
   int rows_max = 0;
@@ -109,6 +117,11 @@ class KernelSet {
   // when it is enqueued or captured; what it finds later is an error like that of a lost device.
   virtual void BeginStep() {}
   virtual AuditCounts audit() const { return {}; }
+
+  // Ops enqueued or captured from now on are of this mode. A shadow is possible where shadows() is
+  // true; all its ops are between two steps.
+  virtual bool shadows() const { return false; }
+  virtual void SetMode(OpsMode /*mode*/) {}
 
   // Weights. Shapes were checked by the caller. Several tensors are stacked along outputs (q, k, v;
   // gate, up).

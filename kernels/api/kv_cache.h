@@ -25,6 +25,8 @@ class KvCache {
   virtual size_t bytes_per_block() const = 0;
   // Fills one block of every layer with NaN. For tests and for KV debugging.
   virtual void Poison(int block) = 0;
+  // Fills all blocks with small numbers, for measuring attention over keys that nobody computed.
+  virtual void FillWithNoise() = 0;
 };
 
 }  // namespace lockstep::kernels

@@ -33,4 +33,12 @@ void CpuKvCache::Poison(int block) {
   std::fill_n(keys(0, 0, block), FloatsPerBlock(), std::numeric_limits<float>::quiet_NaN());
 }
 
+void CpuKvCache::FillWithNoise() {
+  constexpr size_t kPeriod = 251;
+  const size_t count = FloatsPerBlock() * static_cast<size_t>(shape_.blocks);
+  for (size_t i = 0; i < count; ++i) {
+    pool_.as<float>()[i] = static_cast<float>(i % kPeriod) / kPeriod - 0.5f;
+  }
+}
+
 }  // namespace lockstep::kernels::cpu

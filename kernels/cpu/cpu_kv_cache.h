@@ -21,6 +21,7 @@ class CpuKvCache final : public KvCache {
   const KvCacheShape& shape() const override { return shape_; }
   size_t bytes_per_block() const override { return FloatsPerBlock() * sizeof(float); }
   void Poison(int block) override;
+  void FillWithNoise() override;
 
   float* keys(int layer, int head, int block) const {
     return pool_.as<float>() +

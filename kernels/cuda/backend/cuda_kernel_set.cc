@@ -16,15 +16,13 @@
 #include "kernels/cuda/backend/certified_layers.h"
 #include "kernels/cuda/backend/cuda_kv_cache.h"
 #include "kernels/cuda/backend/cuda_weights.h"
-#include "kernels/cuda/backend/free_splits.h"
 #include "kernels/cuda/backend/kernel_path_of.h"
+#include "kernels/cuda/backend/mode_plans.h"
 #include "kernels/cuda/backend/shared_layers.h"
-#include "kernels/cuda/backend/step_scratch.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda/draw.h"
 #include "kernels/cuda/linear/certificate.h"
 #include "kernels/cuda/linear/linear_audit.h"
-#include "kernels/cuda/linear/linear_plan.h"
 #include "kernels/cuda/linear/lt_matmul.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/row_ops.h"
@@ -122,6 +120,8 @@ class CudaKernelSet final : public KernelSet {
     if (audits()) Keep(audit_->Advance(stream_.get()));
     audit_turn_.Begin();
   }
+  bool shadows() const override { return options_.shadows; }
+  void SetMode(OpsMode mode) override { mode_ = mode; }
   AuditCounts audit() const override {
     return audit_ == nullptr ? AuditCounts{} : audit_->counts();
   }
@@ -166,9 +166,7 @@ class CudaKernelSet final : public KernelSet {
 
   absl::Status Prepare(const StepBounds& bounds) override;
   int PaddedRows(int rows) const override {
-    int padded = rows;
-    for (const auto& [shape, plan] : plans_) padded = std::max(padded, plan.PaddedRows(rows));
-    return padded;
+    return std::max(plans_.PaddedRows(rows), normal_plans_.PaddedRows(rows));
   }
   absl::StatusOr<std::unique_ptr<KvCache>> CreateKvCache(const KvCacheShape& shape) override {
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -215,15 +213,21 @@ class CudaKernelSet final : public KernelSet {
   WeightCopier copier() const { return {.staged = staged_.get(), .stream = stream_.get()}; }
   absl::Status MakeVocabularyScratch(int vocabulary, int rows_max);
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
-  absl::StatusOr<CertificateTable> ChooseAlgorithms(const std::vector<LayerToCertify>& layers);
+  std::vector<LayerToCertify> LayersWithin(const StepBounds& bounds) const;
+  absl::StatusOr<CertificateTable> ChooseAlgorithms(const std::vector<LayerToCertify>& layers,
+                                                    bool normal);
+  absl::Status PrepareShadows(std::vector<LayerToCertify> layers, const StepBounds& bounds);
   void RunShared(const LinearArgs& args, const CudaLinearWeight& weight, const LinearNorm& norm);
-  void RunProduct(const LinearShape& shape, LinearCall call);
+  void RunProduct(const LinearShape& layer, LinearCall call);
+  const ModePlans& PlansInUse() const {
+    return mode_ == OpsMode::kNormalShadow ? normal_plans_ : plans_;
+  }
   void RunAudited(const LinearPlan& plan, const LinearCall& call);
   static const KvPool& PoolOf(const KvCache* kv) {
     return static_cast<const CudaKvCache*>(kv)->pool();
   }
   // Nobody reads results behind an error, and the ring is not emptied any more.
-  bool audits() const { return audit_ != nullptr && status_.ok(); }
+  bool audits() const { return audit_ != nullptr && mode_ == OpsMode::kServing && status_.ok(); }
   void Keep(cudaError_t error, const char* what) {
     if (error != cudaSuccess) Keep(StatusOfCuda(error, what));
   }
@@ -255,20 +259,20 @@ class CudaKernelSet final : public KernelSet {
 
   std::map<LinearShape, int> packed_;  // How many weights have this shape, as bf16 layers.
   std::set<LinearShape> reduced_;      // Products of layers that ranks reduce.
-  std::map<LinearShape, LinearPlan> plans_;
+  ModePlans plans_;
+  ModePlans normal_plans_;  // Of shadows; without any it has none.
+  OpsMode mode_ = OpsMode::kServing;
   std::unique_ptr<SharedLayers> shared_;  // Null without other ranks.
   Buffer linear_scratch_;
-  FreeSplits free_splits_;                     // Empty but in normal mode.
-  std::map<int, AttentionScratch> attention_;  // By size of splits; one but in normal mode.
 };
 
 absl::StatusOr<CertificateTable> CudaKernelSet::ChooseAlgorithms(
-    const std::vector<LayerToCertify>& layers) {
+    const std::vector<LayerToCertify>& layers, bool normal) {
   const std::string& path = options_.certificates_path;
   const auto choose = [&] {
-    return options_.normal ? ChooseFreely(lt_.get(), layers, kernels_,
-                                          path.empty() ? path : absl::StrCat(path, ".normal"))
-                           : CertifyLayers(lt_.get(), layers, kernels_, path);
+    return normal ? ChooseFreely(lt_.get(), layers, kernels_,
+                                 path.empty() ? path : absl::StrCat(path, ".normal"))
+                  : CertifyLayers(lt_.get(), layers, kernels_, path);
   };
   if (shared_ == nullptr) return choose();
   // In turn: what ranks on one device timed at once would be noise, and the file is the same.
@@ -280,8 +284,7 @@ absl::StatusOr<CertificateTable> CudaKernelSet::ChooseAlgorithms(
   return table;
 }
 
-absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckAttention(bounds));
+std::vector<LayerToCertify> CudaKernelSet::LayersWithin(const StepBounds& bounds) const {
   std::vector<LayerToCertify> layers;
   const auto& lm_head = static_cast<const CudaLinearWeight&>(*bounds.lm_head);
   for (const auto& [shape, count] : packed_) {
@@ -291,37 +294,45 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   }
   for (const LinearShape& shape : reduced_) layers.push_back({shape, bounds.rows_max});
   layers.push_back({lm_head.shape(DType::kF32), bounds.logits_rows_max});
-  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table, ChooseAlgorithms(layers));
-  size_t scratch_bytes = 0;
-  for (const auto& [shape, rows_max] : layers) {
-    LOCKSTEP_ASSIGN_OR_RETURN(LinearPlan plan, LinearPlan::Create(lt_.get(), table, shape));
-    scratch_bytes = std::max({scratch_bytes, plan.WorkspaceBytes(rows_max, false),
-                              plan.WorkspaceBytes(rows_max, shape.output == DType::kBf16)});
-    plans_.emplace(shape, std::move(plan));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_, AllocateDevice(std::max<size_t>(scratch_bytes, 1),
-                                                            "scratch of linear layers"));
+  return layers;
+}
+
+absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckAttention(bounds));
+  const std::vector<LayerToCertify> layers = LayersWithin(bounds);
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
+                            ChooseAlgorithms(layers, options_.normal));
+  LOCKSTEP_ASSIGN_OR_RETURN(plans_, ModePlans::Create(lt_.get(), table, layers));
+  LOCKSTEP_RETURN_IF_ERROR(options_.normal
+                               ? plans_.AddFreeAttention(bounds, schedule_, stream_.get())
+                               : plans_.AddAttention(bounds));
+  if (options_.shadows) LOCKSTEP_RETURN_IF_ERROR(PrepareShadows(layers, bounds));
+  const size_t scratch_bytes =
+      std::max({size_t{1}, plans_.LinearScratchBytes(), normal_plans_.LinearScratchBytes()});
+  LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_,
+                            AllocateDevice(scratch_bytes, "scratch of linear layers"));
   if (shared_ != nullptr) {
     LOCKSTEP_RETURN_IF_ERROR(
         shared_->Reserve(PaddedRows(bounds.rows_max), PaddedRows(bounds.logits_rows_max)));
   }
   if (options_.audit && !options_.normal) {
-    std::vector<LinearShape> shapes;
-    for (const auto& [shape, plan] : plans_) shapes.push_back(shape);
-    LOCKSTEP_ASSIGN_OR_RETURN(audit_, LinearAudit::Create(shapes));
+    LOCKSTEP_ASSIGN_OR_RETURN(audit_, LinearAudit::Create(plans_.shapes()));
   }
   if (kernels_ == KernelPath::kPortable) {
-    LOCKSTEP_RETURN_IF_ERROR(MakeVocabularyScratch(lm_head.outputs(), bounds.logits_rows_max));
-  }
-  if (options_.normal) {
-    LOCKSTEP_ASSIGN_OR_RETURN(free_splits_, FreeSplits::Create(bounds, schedule_, stream_.get()));
-  }
-  for (const int size : free_splits_.Sizes(bounds.split_kv_size)) {
-    StepBounds split_bounds = bounds;
-    split_bounds.split_kv_size = size;
-    LOCKSTEP_ASSIGN_OR_RETURN(attention_[size], MakeAttentionScratch(split_bounds));
+    LOCKSTEP_RETURN_IF_ERROR(
+        MakeVocabularyScratch(bounds.lm_head->outputs(), bounds.logits_rows_max));
   }
   return absl::OkStatus();
+}
+
+// Over the same weights: without segments, which are a matter of order.
+absl::Status CudaKernelSet::PrepareShadows(std::vector<LayerToCertify> layers,
+                                           const StepBounds& bounds) {
+  for (LayerToCertify& layer : layers) layer.shape.segments = 1;
+  LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
+                            ChooseAlgorithms(layers, /*normal=*/true));
+  LOCKSTEP_ASSIGN_OR_RETURN(normal_plans_, ModePlans::Create(lt_.get(), table, layers));
+  return normal_plans_.ShareFreeAttention(bounds, schedule_, stream_.get(), plans_);
 }
 
 absl::Status CudaKernelSet::MakeVocabularyScratch(int vocabulary, int rows_max) {
@@ -343,12 +354,13 @@ std::unique_ptr<CapturedOps> CudaKernelSet::Capture(const std::function<void()>&
   std::vector<KernelNode> expected;
   expected_ = &expected;
   captured_call_.reset();
-  audit_turn_.Begin();
+  const bool serves = mode_ == OpsMode::kServing;
+  if (serves) audit_turn_.Begin();
   absl::StatusOr<std::unique_ptr<CapturedGraph>> graph =
       CapturedGraph::Create(stream_.get(), enqueue);
   expected_ = nullptr;
   absl::Status status = graph.status();
-  if (status.ok()) status = CheckForeignKernels((*graph)->kernels(), expected);
+  if (status.ok() && serves) status = CheckForeignKernels((*graph)->kernels(), expected);
   if (!status.ok()) {
     Keep(std::move(status));
     return nullptr;
@@ -384,21 +396,23 @@ void CudaKernelSet::RunShared(const LinearArgs& args, const CudaLinearWeight& we
                                : shared_->Gather(args, weight, run));
 }
 
-void CudaKernelSet::RunProduct(const LinearShape& shape, LinearCall call) {
-  const auto plan = plans_.find(shape);
-  if (plan == plans_.end()) {
+void CudaKernelSet::RunProduct(const LinearShape& layer, LinearCall call) {
+  LinearShape shape = layer;
+  if (mode_ == OpsMode::kNormalShadow) shape.segments = 1;
+  const LinearPlan* const plan = PlansInUse().linear(shape);
+  if (plan == nullptr) {
     return Keep(absl::InternalError(absl::StrCat("a linear layer of ", shape.outputs, " x ",
                                                  shape.inputs, " was not prepared for")));
   }
   call.workspace = linear_scratch_.as<void>();
   call.workspace_bytes = linear_scratch_.bytes();
   if (audits() && audit_turn_.IsNext()) {
-    RunAudited(plan->second, call);
+    RunAudited(*plan, call);
   } else {
-    Keep(plan->second.Run(call, stream_.get()));
+    Keep(plan->Run(call, stream_.get()));
   }
   if (expected_ == nullptr) return;
-  const std::vector<KernelNode> kernels = plan->second.ExpectedKernels(call.rows);
+  const std::vector<KernelNode> kernels = plan->ExpectedKernels(call.rows);
   expected_->insert(expected_->end(), kernels.begin(), kernels.end());
 }
 
@@ -419,14 +433,13 @@ void CudaKernelSet::RunAudited(const LinearPlan& plan, const LinearCall& call) {
 }
 
 void CudaKernelSet::Attention(const AttentionArgs& args) {
-  const int split_kv_size = free_splits_.SizeFor(args.shape, args.split_kv_size);
-  const AttentionScratch& scratch = attention_[split_kv_size];
+  const ModePlans::Splits splits = PlansInUse().SplitsFor(args);
   AttentionCall call = {.args = args,
                         .pool = PoolOf(args.kv),
-                        .limits = scratch.limits,
-                        .workspace = scratch.workspace,
+                        .limits = splits.scratch->limits,
+                        .workspace = splits.scratch->workspace,
                         .schedule = schedule_};
-  call.args.split_kv_size = split_kv_size;
+  call.args.split_kv_size = splits.size;
   // All layers of a step share its list of work.
   if (args.layer == 0) Keep(PlanAttention(call, stream_.get()), "planning attention");
   Keep(cuda::Attention(call, stream_.get()), "attention");
@@ -435,6 +448,10 @@ void CudaKernelSet::Attention(const AttentionArgs& args) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelSet>> CreateCudaKernelSet(const CudaOptions& options) {
+  if (options.shadows && (options.normal || options.collective != nullptr)) {
+    return absl::InvalidArgumentError(
+        "shadows: compare deterministic mode on one rank with normal mode");
+  }
   const int index = options.collective == nullptr
                         ? kFirstDevice
                         : static_cast<const PeerEnd&>(*options.collective).device();

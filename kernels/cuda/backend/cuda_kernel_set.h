@@ -16,6 +16,9 @@ struct CudaOptions {
   // Normal mode: linear layers and attention in whatever order is fastest; reduction_segments and
   // split_kv_size mean nothing. Its choices have a file of their own beside the certificates.
   bool normal = false;
+  // Prepares the ops of normal mode beside those that serve, for shadows. On one rank, and not in
+  // normal mode.
+  bool shadows = false;
   // Linear layers are audited while they serve; not in normal mode, which has no reference. Off to
   // measure what it costs.
   bool audit = true;

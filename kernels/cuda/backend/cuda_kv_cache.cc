@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/contract.h"
+#include "kernels/cuda/linear/linear_kernels.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 #include "kernels/cuda/runtime/device_memory.h"
 
@@ -52,6 +53,13 @@ void CudaKvCache::Poison(int block) {
   void* const page = memory_.as<uint8_t>() + static_cast<size_t>(block) * bytes_per_block_;
   failed_(StatusOfCuda(cudaMemsetAsync(page, kPoisonByte, bytes_per_block_, stream_),
                        "poisoning a KV block"));
+}
+
+void CudaKvCache::FillWithNoise() {
+  constexpr uint32_t kSeed = 1;
+  failed_(StatusOfCuda(
+      FillUniform(memory_.as<void>(), memory_.bytes() / sizeof(uint16_t), kSeed, stream_),
+      "filling the KV pool"));
 }
 
 }  // namespace lockstep::kernels::cuda

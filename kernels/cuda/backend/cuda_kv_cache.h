@@ -25,6 +25,7 @@ class CudaKvCache final : public KvCache {
   const KvCacheShape& shape() const override { return shape_; }
   size_t bytes_per_block() const override { return bytes_per_block_; }
   void Poison(int block) override;
+  void FillWithNoise() override;
 
   const KvPool& pool() const { return pool_; }
 

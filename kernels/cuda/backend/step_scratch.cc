@@ -1,6 +1,6 @@
 #include "kernels/cuda/backend/step_scratch.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -8,6 +8,21 @@
 #include "kernels/cuda/runtime/device_memory.h"
 
 namespace lockstep::kernels::cuda {
+namespace {
+
+AttentionLimits LimitsOf(const StepBounds& bounds) {
+  // Whole pages: the block table's last page may end behind the context.
+  const int context_tokens =
+      (bounds.context_tokens_max + kPageTokens - 1) / kPageTokens * kPageTokens;
+  return {.rows = bounds.rows_max,
+          .sequences = bounds.sequences_max,
+          .splits_max = (context_tokens + bounds.split_kv_size - 1) / bounds.split_kv_size,
+          .q_heads = bounds.q_heads,
+          .kv_heads = bounds.kv_heads,
+          .head_dim = bounds.head_dim};
+}
+
+}  // namespace
 
 absl::Status CheckAttention(const StepBounds& bounds) {
   if (bounds.head_dim != 64 && bounds.head_dim != 128) {
@@ -24,20 +39,19 @@ absl::Status CheckAttention(const StepBounds& bounds) {
 
 absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds) {
   AttentionScratch scratch;
-  // Whole pages: the block table's last page may end behind the context.
-  const int context_tokens =
-      (bounds.context_tokens_max + kPageTokens - 1) / kPageTokens * kPageTokens;
-  scratch.limits = {
-      .rows = bounds.rows_max,
-      .sequences = bounds.sequences_max,
-      .splits_max = (context_tokens + bounds.split_kv_size - 1) / bounds.split_kv_size,
-      .q_heads = bounds.q_heads,
-      .kv_heads = bounds.kv_heads,
-      .head_dim = bounds.head_dim};
+  scratch.limits = LimitsOf(bounds);
   LOCKSTEP_ASSIGN_OR_RETURN(scratch.memory, AllocateDevice(AttentionWorkspaceBytes(scratch.limits),
                                                            "scratch of attention"));
   scratch.workspace = LayOutAttentionWorkspace(scratch.limits, scratch.memory.as<void>());
   return scratch;
+}
+
+AttentionScratch OtherSplits(const AttentionScratch& scratch, const StepBounds& bounds) {
+  AttentionScratch other;
+  other.limits = LimitsOf(bounds);
+  other.limits.splits_max = std::min(other.limits.splits_max, scratch.limits.splits_max);
+  other.workspace = LayOutAttentionWorkspace(other.limits, scratch.memory.as<void>());
+  return other;
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -20,4 +20,8 @@ absl::Status CheckAttention(const StepBounds& bounds);
 
 absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds);
 
+// The memory of `scratch`, which owns it, laid out for the splits of `bounds`, for steps that never
+// run at once with its own. As many splits as it has at most: `limits` say how many.
+AttentionScratch OtherSplits(const AttentionScratch& scratch, const StepBounds& bounds);
+
 }  // namespace lockstep::kernels::cuda
