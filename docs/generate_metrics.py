@@ -46,10 +46,11 @@ class Metric:
 
 _STRING = r'"(?:\\.|[^"\\])*"'
 # member(registry, "name", "help" "more help" [, "label", {"a", "b"} or Function()] …
+# and of a metrics::Sparse, whose values come up later: [, {"label", "label"}]
 _REGISTERED = re.compile(
     rf'(\w+)\(\s*&?\w*registry\w*,\s*"(lockstep_\w+)",\s*((?:{_STRING}\s*)+)'
-    rf'(?:,\s*"(\w+)",\s*(\{{[^}}]*\}}|[\w:]+\(\)))?')
-_MEMBER = r"\bmetrics::(\w+?)(By<[^;]*>)?\s+{}\s*[;{{=(]"
+    rf'(?:,\s*(?:"(\w+)",\s*(\{{[^}}]*\}}|[\w:]+\(\))|\{{([^}}]*)\}}))?')
+_MEMBER = r"\bmetrics::(\w+?)(By<[^;]*>)?>?\s+{}\s*[;{{=(]"
 
 
 def find_metrics(root):
@@ -62,10 +63,11 @@ def find_metrics(root):
         text = path.read_text(encoding="utf-8")
         header = path.with_suffix(".h")
         members = text + (header.read_text(encoding="utf-8") if header.exists() else "")
-        for member, name, words, label, values in _REGISTERED.findall(text):
+        for member, name, words, label, values, sparse in _REGISTERED.findall(text):
             kind = re.search(_MEMBER.format(member), members)
-            found.append(Metric(name, kind.group(1).lower() if kind else "", label,
-                                _values(values), "".join(_strings(words)),
+            found.append(Metric(name, kind.group(1).lower() if kind else "",
+                                label or ", ".join(_strings(sparse)), _values(values),
+                                "".join(_strings(words)),
                                 path.relative_to(root).as_posix()))
     return found
 
@@ -94,7 +96,8 @@ def generate(root):
         page.append("| metric | type | labels | meaning |\n| --- | --- | --- | --- |")
         for metric in metrics:
             if metric.name.startswith(f"lockstep_{service}_"):
-                label = f"`{metric.label}`: {metric.values}" if metric.label else ""
+                values = f": {metric.values}" if metric.values else ""
+                label = f"`{metric.label}`{values}" if metric.label else ""
                 page.append(f"| `{metric.name}` | {metric.type} | {label} | {metric.help} |")
     return "\n".join(page).replace("\n\n\n", "\n\n") + "\n"
 

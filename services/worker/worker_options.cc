@@ -65,6 +65,21 @@ absl::Status CheckShape(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckShadows(const WorkerOptions& options) {
+  if (options.shadow_every_steps == 0) return absl::OkStatus();
+  const char* missing = nullptr;
+  if (options.model == kNullModel || options.backend != "cuda") {
+    missing = "a backend with a normal mode, which is cuda";
+  } else if (options.normal) {
+    missing = "mode deterministic";
+  } else if (options.tensor_parallel > 1) {
+    missing = "tensor_parallel 1";
+  }
+  if (missing == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("shadow_every_steps: ", options.shadow_every_steps, " needs ", missing));
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& config) {
@@ -103,7 +118,11 @@ absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& 
                             IntegerOr("waiting_max", config.waiting_max(), 4096, 1, 1 << 20));
   LOCKSTEP_ASSIGN_OR_RETURN(o.weight_version, IntegerOr("weight_version", config.weight_version(),
                                                         1, 1, int64_t{1} << 62));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      o.shadow_every_steps,
+      IntegerOr("shadow_every_steps", config.shadow_every_steps(), 0, 1, int64_t{1} << 30));
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(o));
+  LOCKSTEP_RETURN_IF_ERROR(CheckShadows(o));
   return o;
 }
 

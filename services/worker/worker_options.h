@@ -28,6 +28,7 @@ struct WorkerOptions {
   int64_t context_tokens_max = 0;  // 0: the model's.
   int64_t waiting_max = 0;
   int64_t weight_version = 0;
+  int64_t shadow_every_steps = 0;  // 0: never.
   bool prefix_cache = true;
   bool normal = false;  // Normal mode.
 };

@@ -51,7 +51,8 @@ absl::StatusOr<LoadedModel> LoadOnBackend(const WorkerOptions& options,
   kernels::BackendOptions backend = {.backend = options.backend,
                                      .threads = ThreadsOfRank(options),
                                      .certificates_path = options.certificates_path,
-                                     .normal = options.normal};
+                                     .normal = options.normal,
+                                     .shadows = options.shadow_every_steps > 0};
   const auto make = [&](std::shared_ptr<kernels::Collective> end)
       -> absl::StatusOr<std::unique_ptr<kernels::KernelSet>> {
     kernels::BackendOptions own = backend;
@@ -159,6 +160,7 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
                     .waiting_max = options_.waiting_max,
                     .vocabulary = model_.facts.vocabulary,
                     .prefix_cache = options_.prefix_cache,
+                    .shadow_every_steps = options_.shadow_every_steps,
                     .weight_version = base::WeightVersion(options_.weight_version)},
                    {.executor = model_.executor.get(),
                     .tokenizer = tokenizer_,

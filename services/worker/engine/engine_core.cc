@@ -68,7 +68,9 @@ EngineCore::EngineCore(EngineOptions options, EngineDeps deps)
       selector_({.split_kv_size = options_.split_kv_size,
                  .chunk_tokens = options_.chunk_tokens,
                  .sequences_max = options_.sequences_max},
-                &index_, deps_.metrics) {
+                &index_, deps_.metrics),
+      overhead_(options_.shadow_every_steps, deps_.executor, deps_.clock,
+                &deps_.metrics->overhead) {
   SetGauges();
 }
 
@@ -227,6 +229,16 @@ bool EngineCore::RunStep() {
   // An engine that lost its device has work and does not progress: its lease must end.
   idle_ = false;
   if (!health_.ok()) return false;
+  if (overhead_.due()) {
+    if (!in_flight_.empty()) {
+      CollectStep();
+      return health_.ok();
+    }
+    if (const absl::Status status = overhead_.Measure(); !status.ok()) {
+      Fail(status);
+      return false;
+    }
+  }
   const bool launched = !hold_ && LaunchStep();
   const size_t ahead = launched && deps_.executor->asynchronous() ? 1 : 0;
   const bool collects = in_flight_.size() > ahead;
@@ -254,6 +266,7 @@ bool EngineCore::LaunchStep() {
     sequences_.push_back(sequence.BeginStep(item.tokens, blocks, held->step_index));
     held->step_index = static_cast<int>(step.parts.size()) - 1;
   }
+  step.bucket = overhead_.Begin(sequences_);
   step.launched = deps_.clock->Now();
   deps_.metrics->plan_seconds.Observe(step.launched - plan_begin);
   if (const absl::Status status = deps_.executor->Launch(sequences_); !status.ok()) {
@@ -296,7 +309,9 @@ void EngineCore::MeasureStep(const StepInFlight& step) {
   EngineMetrics& metrics = *deps_.metrics;
   const absl::Time now = deps_.clock->Now();
   // A step begins when the one before it has ended.
-  metrics.step_seconds.Observe(now - std::max(step.launched, collected_));
+  const absl::Duration duration = now - std::max(step.launched, collected_);
+  metrics.step_seconds.Observe(duration);
+  overhead_.Serve(step.bucket, duration);
   collected_ = now;
   metrics.steps.Increment();
   MeasureAudit();

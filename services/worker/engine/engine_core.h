@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "kernels/api/audit.h"
 #include "services/worker/engine/engine_loop.h"
+#include "services/worker/engine/overhead_meter.h"
 #include "services/worker/engine/sequence.h"
 #include "services/worker/engine/start_validation.h"
 #include "services/worker/engine/step_selector.h"
@@ -79,6 +80,7 @@ class EngineCore {
   struct StepInFlight {
     std::vector<Part> parts;
     int64_t rows = 0;
+    OverheadMeter::Bucket bucket;
     absl::Time launched;
   };
 
@@ -116,6 +118,7 @@ class EngineCore {
   uint64_t next_age_ = 0;
   uint64_t steps_ = 0;
   int64_t batch_max_ = 0;
+  OverheadMeter overhead_;
   kernels::AuditCounts audited_;  // Counted in metrics already.
   bool idle_ = true;
   bool hold_ = false;

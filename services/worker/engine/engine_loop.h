@@ -29,6 +29,7 @@ struct EngineOptions {
   int64_t waiting_max = 0;         // Started but not yet in a step.
   int32_t vocabulary = 0;          // Rows of lm_head: the range of valid ids.
   bool prefix_cache = true;
+  int64_t shadow_every_steps = 0;  // One step in so many has a shadow; 0: none. See OverheadMeter.
   base::WeightVersion weight_version;
 };
 

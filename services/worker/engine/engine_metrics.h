@@ -3,6 +3,7 @@
 #include "common/metrics/buckets.h"
 #include "common/metrics/metric.h"
 #include "common/metrics/registry.h"
+#include "services/worker/engine/overhead_metrics.h"
 #include "services/worker/engine/step_output.h"
 
 namespace lockstep::worker {
@@ -70,7 +71,8 @@ struct EngineMetrics {
                             metrics::LatencySecondsBuckets()),
         queue_seconds(registry, "lockstep_worker_queue_seconds",
                       "From a sequence's start on this worker to its first step.",
-                      metrics::RequestSecondsBuckets()) {}
+                      metrics::RequestSecondsBuckets()),
+        overhead(registry) {}
 
   metrics::Counter tokens_generated;
   metrics::Counter tokens_prefilled;
@@ -102,6 +104,7 @@ struct EngineMetrics {
   metrics::Histogram first_token_seconds;
   metrics::Histogram inter_token_seconds;
   metrics::Histogram queue_seconds;
+  OverheadMetrics overhead;
 };
 
 }  // namespace lockstep::worker

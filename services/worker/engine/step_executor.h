@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "kernels/api/audit.h"
 #include "kernels/api/sampling.h"
@@ -52,6 +55,19 @@ struct StepSequenceResult {
   LogprobBlock scored;   // score_targets positions.
 };
 
+// What the time of one sequence's part of a step depends on.
+struct SequenceShape {
+  int64_t position = 0;  // Of its first token.
+  int64_t tokens = 0;
+  bool draws = false;
+};
+
+// How long the layers of one step take in either mode.
+struct ModeTimes {
+  absl::Duration deterministic;
+  absl::Duration normal;
+};
+
 // Steps that may be launched and not yet collected.
 inline constexpr int kStepsInFlightMax = 2;
 
@@ -84,6 +100,14 @@ class StepExecutor {
   // What the audit of the device has looked at so far. A difference ends the engine like a lost
   // device, by the status of a later Collect.
   virtual kernels::AuditCounts audit() const { return {}; }
+  // Whether TimeModes works: there is a normal mode to compare with, and it was asked for.
+  virtual bool times_modes() const { return false; }
+  // Runs the layers of a step of this shape in both modes and waits for them, while no step is in
+  // flight. Inputs and KV are its own: what steps read and write stays as it is.
+  virtual absl::StatusOr<ModeTimes> TimeModes(std::span<const SequenceShape> /*step*/,
+                                              const base::Clock& /*clock*/) {
+    return absl::UnimplementedError("there is no other mode to compare with");
+  }
   // Why the device is lost, as soon as that is known: a step in flight may be stuck in it.
   // Thread-safe.
   virtual absl::Status health() const { return absl::OkStatus(); }

@@ -185,6 +185,13 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
       kernels.get());
   if (!transformer.ok()) return WithAdvice(transformer.status(), kStepAdvice);
   parts.transformer = *std::move(transformer);
+  if (kernels->shadows()) {
+    // Before the pool takes what is left.
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        parts.mode_timer, ModeTimer::Create(parts.transformer.get(), kernels.get(),
+                                            {.sequences_max = options.sequences_max,
+                                             .context_tokens_max = options.context_tokens_max}));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(own, options, kernels.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string rope_digest, RopeDigest(*parts.transformer, kernels.get()));
   parts.kernels = std::move(kernels);

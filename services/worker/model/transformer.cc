@@ -1,5 +1,6 @@
 #include "services/worker/model/transformer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/check.h"
@@ -76,6 +77,7 @@ size_t Transformer::activation_bytes() const {
 void Transformer::Forward(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
                           kernels::KvCache* kv) {
   LOCKSTEP_CHECK_LE(shape.rows, options_.rows_max);
+  const int kv_layers = kv->shape().layers;
   kernels_->Embedding({.table = weights_.embedding.as<void>(),
                        .table_dtype = weights_.embedding_type,
                        .width = config_.hidden,
@@ -85,14 +87,14 @@ void Transformer::Forward(const kernels::StepShape& shape, const kernels::StepIn
                        .y = residual_.as<void>()});
   kernels_->RmsNorm(NormArgs(weights_.layers.front().input_norm, shape.rows));
   for (int layer = 0; layer < config_.layers; ++layer) {
-    Attend(shape, inputs, layer, kv);
+    Attend(shape, inputs, layer, std::min(layer, kv_layers - 1), kv);
     FeedForward(shape.rows, layer);
     layers_run_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 void Transformer::Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
-                         int layer, kernels::KvCache* kv) {
+                         int layer, int kv_layer, kernels::KvCache* kv) {
   const LayerWeights& weights = weights_.layers[layer];
   kernels_->Linear({.weight = weights.qkv.get(),
                     .rows = shape.rows,
@@ -111,7 +113,7 @@ void Transformer::Attend(const kernels::StepShape& shape, const kernels::StepInp
                         .rope_table = rope_table_.as<float>(),
                         .qkv = qkv_.as<void>(),
                         .kv = kv,
-                        .layer = layer});
+                        .layer = kv_layer});
   kernels_->Attention({.shape = shape,
                        .inputs = inputs,
                        .q_heads = config_.q_heads,
@@ -120,7 +122,7 @@ void Transformer::Attend(const kernels::StepShape& shape, const kernels::StepInp
                        .split_kv_size = options_.split_kv_size,
                        .qkv = qkv_.as<void>(),
                        .kv = kv,
-                       .layer = layer,
+                       .layer = kv_layer,
                        .y = attended_.as<void>()});
   AddAndNorm(*weights.output, attended_, weights.ffn_norm, shape.rows);
 }

@@ -39,7 +39,8 @@ class Transformer {
   Transformer(Private, const ModelConfig& config, ModelWeights weights,
               const TransformerOptions& options, kernels::KernelSet* kernels);
 
-  // Runs shape.rows tokens through all layers and writes their keys and values to `kv`.
+  // Runs shape.rows tokens through all layers and writes their keys and values to `kv`. In a pool
+  // of fewer layers, for measuring only, all that are left share the last.
   void Forward(const kernels::StepShape& shape, const kernels::StepInputs& inputs,
                kernels::KvCache* kv);
   // Logits [rows, vocabulary] of chosen rows of the last Forward; `source_rows` is in the backend's
@@ -61,7 +62,7 @@ class Transformer {
   kernels::StepBounds Bounds() const;
   absl::Status AllocateActivations();
   void Attend(const kernels::StepShape& shape, const kernels::StepInputs& inputs, int layer,
-              kernels::KvCache* kv);
+              int kv_layer, kernels::KvCache* kv);
   void FeedForward(int rows, int layer);
   // The norm of the residual stream.
   kernels::RmsNormArgs NormArgs(const kernels::Buffer& weight, int rows) const;

@@ -89,13 +89,26 @@ absl::Status TransformerExecutor::Collect(std::vector<StepSequenceResult>* resul
   return absl::OkStatus();
 }
 
+absl::StatusOr<ModeTimes> TransformerExecutor::TimeModes(std::span<const SequenceShape> step,
+                                                         const base::Clock& clock) {
+  LOCKSTEP_CHECK(times_modes());
+  LOCKSTEP_CHECK_EQ(launched_, collected_);
+  const bool decodes = std::ranges::all_of(
+      step, [](const SequenceShape& sequence) { return sequence.tokens == 1 && sequence.draws; });
+  const bool pads = decodes && parts_.kernels->asynchronous();
+  return parts_.mode_timer->Time(step, pads ? PaddedRows(step.size()) : 0, clock);
+}
+
 int TransformerExecutor::DecodeRows(std::span<const StepSequence> sequences) const {
   if (!parts_.kernels->asynchronous()) return 0;
   const bool decodes = std::ranges::all_of(sequences, [](const StepSequence& sequence) {
     return sequence.tokens.size() == 1 && sequence.sample && sequence.score_targets.empty();
   });
-  if (sequences.empty() || !decodes) return 0;
-  const int rows = PaddedDecodeRows(static_cast<int>(sequences.size()), options_.sequences_max);
+  return sequences.empty() || !decodes ? 0 : PaddedRows(sequences.size());
+}
+
+int TransformerExecutor::PaddedRows(size_t sequences) const {
+  const int rows = PaddedDecodeRows(static_cast<int>(sequences), options_.sequences_max);
   return rows <= parts_.transformer->options().logits_rows_max ? rows : 0;
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/api/kernel_set.h"
 #include "services/worker/engine/step_executor.h"
 #include "services/worker/model/head_runner.h"
+#include "services/worker/model/mode_timer.h"
 #include "services/worker/model/step_arena.h"
 #include "services/worker/model/step_arrays.h"
 #include "services/worker/model/transformer.h"
@@ -28,6 +29,7 @@ class TransformerExecutor final : public StepExecutor {
     std::unique_ptr<kernels::KernelSet> kernels;
     std::unique_ptr<Transformer> transformer;  // On `kernels`.
     std::unique_ptr<kernels::KvCache> kv;      // Of `kernels`.
+    std::unique_ptr<ModeTimer> mode_timer;     // Null where `kernels` has no shadows.
   };
   struct Options {
     int sequences_max = 0;
@@ -44,6 +46,9 @@ class TransformerExecutor final : public StepExecutor {
   bool asynchronous() const override { return parts_.kernels->asynchronous(); }
   uint64_t progress() const override { return parts_.transformer->layers_run(); }
   kernels::AuditCounts audit() const override { return parts_.kernels->audit(); }
+  bool times_modes() const override { return parts_.mode_timer != nullptr; }
+  absl::StatusOr<ModeTimes> TimeModes(std::span<const SequenceShape> step,
+                                      const base::Clock& clock) override;
   int kv_block_count() const override { return parts_.kv->shape().blocks; }
   int kv_block_tokens() const override { return parts_.kv->shape().block_tokens; }
   void PoisonKvBlock(int block) override { parts_.kv->Poison(block); }
@@ -64,6 +69,8 @@ class TransformerExecutor final : public StepExecutor {
 
   // Rows of the step with padding, or 0 for one that is not such a step.
   int DecodeRows(std::span<const StepSequence> sequences) const;
+  // The same of a step that is one.
+  int PaddedRows(size_t sequences) const;
   void EnqueueStep();
   void EnqueueDecode(const DecodeShape& shape);
 

@@ -45,7 +45,10 @@ class EngineHarness {
     int64_t context_tokens_max = 4096;
     int64_t waiting_max = 4096;
     bool prefix_cache = true;
+    int64_t shadow_every_steps = 0;
     HashExecutor::Options executor;  // Block fields are taken from above.
+    // Runs on this one instead, whose block size and vocabulary the fields above then say.
+    StepExecutor* model = nullptr;
   };
   explicit EngineHarness(const Options& options);
   ~EngineHarness();

@@ -38,6 +38,12 @@ void HashExecutor::PoisonKvBlock(int block) {
               Slot{});
 }
 
+absl::StatusOr<ModeTimes> HashExecutor::TimeModes(std::span<const SequenceShape> step,
+                                                  const base::Clock& /*clock*/) {
+  if (!in_flight_.empty()) violations_.push_back("a shadow beside a step in flight");
+  return options_.mode_times(step);
+}
+
 HashExecutor::Slot& HashExecutor::SlotAt(const StepSequence& sequence, int64_t position) {
   const int64_t block = sequence.blocks[position / options_.block_tokens];
   return slots_[block * options_.block_tokens + position % options_.block_tokens];

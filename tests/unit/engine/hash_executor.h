@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,8 @@ class HashExecutor final : public StepExecutor {
     int32_t nan_after_id = -1;   // A row with this token has no finite logits.
     int64_t fails_at_step = -1;  // Counted from 0: the device is lost then.
     bool asynchronous = false;   // Says so; a step runs in its launch in any case.
+    // How long a step of a shape takes in either mode; null: there is no other mode.
+    std::function<absl::StatusOr<ModeTimes>(std::span<const SequenceShape>)> mode_times;
     // Planted faults, for tests of the tests.
     bool keys_noise_by_step = false;
   };
@@ -38,6 +42,9 @@ class HashExecutor final : public StepExecutor {
   kernels::AuditCounts audit() const override {
     return {.rows = static_cast<uint64_t>(steps_), .mismatches = failed_ ? uint64_t{1} : 0};
   }
+  bool times_modes() const override { return options_.mode_times != nullptr; }
+  absl::StatusOr<ModeTimes> TimeModes(std::span<const SequenceShape> step,
+                                      const base::Clock& clock) override;
   int kv_block_count() const override { return options_.block_count; }
   int kv_block_tokens() const override { return options_.block_tokens; }
   void PoisonKvBlock(int block) override;

@@ -81,6 +81,24 @@ TEST(WorkerOptionsTest, NormalModeIsAskedForByNameAndOnADeviceAlone) {
   ExpectRefused(config, "mode: \"fast\"");
 }
 
+TEST(WorkerOptionsTest, ShadowsNeedAModeToCompareWith) {
+  config::v1::WorkerConfig config = Config("cuda");
+  EXPECT_EQ(ReadWorkerOptions(config)->shadow_every_steps, 0);
+  config.set_shadow_every_steps(1000);
+  ExpectRefused(config, "shadow_every_steps: 1000 needs a backend with a normal mode");
+  config.set_model("random:qwen3-tiny");
+  EXPECT_EQ(ReadWorkerOptions(config)->shadow_every_steps, 1000);
+  config.set_mode("normal");
+  ExpectRefused(config, "shadow_every_steps: 1000 needs mode deterministic");
+  config.clear_mode();
+  config.set_reduction_segments(2);
+  config.set_tensor_parallel(2);
+  ExpectRefused(config, "shadow_every_steps: 1000 needs tensor_parallel 1");
+  config.clear_tensor_parallel();
+  config.set_backend("cpu");
+  ExpectRefused(config, "shadow_every_steps: 1000 needs a backend with a normal mode");
+}
+
 TEST(WorkerOptionsTest, CertificatesBelongToTheCudaBackend) {
   config::v1::WorkerConfig config = Config("cuda");
   config.set_certificates_path("/tmp/certificates");
