@@ -67,6 +67,12 @@ ROWS = [
         ("Plans outside their cuts (must stay 0)", "short", [
             (total("lockstep_scheduler_plan_violations_total"), "violations")]),
         ("Prefill chunks audited", "short", [(rate("lockstep_scheduler_cuts_total"), "chunks/s")]),
+        ("Time of a step over normal mode's", "short", [
+            (f"lockstep:determinism_overhead:ratio1h{ALL}", "all that was served"),
+            (f"avg by (phase, batch) (lockstep_worker_determinism_overhead_ratio{ALL})",
+             "{{phase}} up to {{batch}}")]),
+        ("Time given to shadows", "percentunit", [
+            (rate("lockstep_worker_shadow_seconds_total", "instance"), "{{instance}}")]),
         ("Live audit", "short", [(rate("lockstep_worker_audit_rows_total"), "rows/s"),
                                  (total("lockstep_worker_audit_mismatches_total"),
                                   "mismatches")]),
