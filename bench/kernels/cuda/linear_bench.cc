@@ -130,8 +130,10 @@ class LinearBench {
     LOCKSTEP_ASSIGN_OR_RETURN(const kernels::cuda::Stream stream, kernels::cuda::CreateStream());
     const size_t scratch =
         std::max(kWorkspaceBytes, plan.WorkspaceBytes(kRowsMax, false)) + size_t{512};
-    LOCKSTEP_ASSIGN_OR_RETURN(const LinearTiming timing,
-                              LinearTiming::Create(layer.shape, kRowsMax, scratch, stream.get()));
+    // A ladder that ends below the call's rows writes those that pad its last rung, too.
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const LinearTiming timing,
+        LinearTiming::Create(layer.shape, plan.PaddedRows(kRowsMax), scratch, stream.get()));
     for (const int rows : RowCounts()) {
       Point point{.layer = layer.name, .shape = layer.shape, .rows = rows};
       point.launched_rows = plan.PaddedRows(rows);
