@@ -57,10 +57,13 @@ def _interval(pairs, measure, rng):
 
 
 def compare(runs, slices):
-    """One row for each workload, measure and other mode: the first mode's time over the other's.
-    `slices` maps workloads to what they are slices of."""
+    """One row for each workload, measure and other mode: the first mode's time over the other's;
+    and of modes of several ranks over their own normal modes. `slices` maps workloads to what they
+    are slices of."""
     first = runs[0]["mode"]
     others = sorted({run["mode"] for run in runs} - {first})
+    compared = [(first, other) for other in others]
+    compared += [(mode, mode + "_normal") for mode in others if mode + "_normal" in others]
     rows = []
     for workload in dict.fromkeys(run["workload"] for run in runs):
         measures = {"prefill": _prefill}
@@ -71,11 +74,11 @@ def compare(runs, slices):
                 measures["whole " + slices[workload]] = _whole(slices[workload])
         of = {mode: [run for run in runs if (run["mode"], run["workload"]) == (mode, workload)]
               for mode in (first, *others)}
-        for other in others:
-            pairs = list(zip(of[first], of[other]))
+        for mode, other in compared:
+            pairs = list(zip(of[mode], of[other]))
             for name, measure in measures.items():
                 low, high = _interval(pairs, measure, random.Random(0))
-                rows.append({"workload": workload, "measure": name, "of": first, "over": other,
+                rows.append({"workload": workload, "measure": name, "of": mode, "over": other,
                              "ratio": round(_ratio(pairs, measure), 5),
                              "low": round(low, 5), "high": round(high, 5), "pairs": len(pairs)})
     return rows
