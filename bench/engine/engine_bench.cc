@@ -2,13 +2,14 @@
 // Usage: engine_bench --out=FILE [--model=random:qwen3-8b] [--backend=cuda] [--commit=ID]
 //                     [--certificates=FILE] [--workloads=16x1024x64,…] [--repeats=N]
 //                     [--kv_gib=N] [--sequences_max=N] [--chunk_tokens=N] [--split_kv_size=N]
-//                     [--modes=deterministic,normal,unaudited,penalised,tp2,tp2_normal]
-//                     [--captures=0] [--reduction_segments=N]
+//                     [--modes=deterministic,normal,unaudited,penalised,shadowed,tp2,tp2_normal]
+//                     [--captures=0] [--reduction_segments=N] [--shadow_every_steps=N]
 // A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
 // not recorded. Each mode has an engine of its own, with kv_gib of its own; in each repeat all of
 // them run a workload one after the other, in turns forwards and backwards. `unaudited` is
 // deterministic without its audit, to measure what that costs; in `penalised` one sequence of all
 // has a penalty, whose counts are completed on the device; those of tp2 are shared by two devices.
+// `shadowed` measures what determinism costs as a worker does, every N steps.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -40,6 +41,7 @@ struct Flags {
   int repeats = 1;
   int kv_gib = 90;
   int captures = 1;
+  int shadow_every_steps = 1000;
   std::string modes = "deterministic";
   RigOptions rig;
   std::string command;
@@ -68,6 +70,7 @@ absl::Status ParseFlag(const std::string& name, const std::string& value, Flags*
   const std::pair<const char*, int*> numbers[] = {
       {"--repeats", &flags->repeats},
       {"--captures", &flags->captures},
+      {"--shadow_every_steps", &flags->shadow_every_steps},
       {"--kv_gib", &flags->kv_gib},
       {"--sequences_max", &model.sequences_max},
       {"--chunk_tokens", &model.chunk_tokens},
@@ -159,6 +162,8 @@ absl::StatusOr<std::vector<Mode>> MakeModes(const Flags& flags) {
     RigOptions options = flags.rig;
     options.audit = mode.name != "unaudited";
     options.penalised = mode.name == "penalised";
+    const bool shadowed = mode.name == "shadowed";
+    options.shadow_every_steps = shadowed ? flags.shadow_every_steps : 0;
     absl::string_view kind = mode.name;
     if (absl::ConsumePrefix(&kind, "tp")) {
       const absl::string_view ranks = kind.substr(0, kind.find('_'));
@@ -167,7 +172,8 @@ absl::StatusOr<std::vector<Mode>> MakeModes(const Flags& flags) {
       if (!absl::ConsumePrefix(&kind, "_")) kind = "deterministic";
     }
     options.normal = kind == "normal";
-    if (kind != "deterministic" && !options.normal && options.audit && !options.penalised) {
+    if (kind != "deterministic" && !options.normal && options.audit && !options.penalised &&
+        !shadowed) {
       return NoMode(mode.name);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(mode.rig, EngineRig::Create(options));
@@ -196,6 +202,10 @@ absl::Status Main(int argc, char** argv) {
       std::reverse(modes.begin(), modes.end());
     }
   }
+  Json shadows;
+  for (const Mode& mode : modes) {
+    if (mode.name == "shadowed") shadows = mode.rig->ShadowSeries();
+  }
   const worker::ModelOptions& model = flags.rig.model;
   const Json record = {{"context",
                         {{"model", model.model},
@@ -208,6 +218,7 @@ absl::Status Main(int argc, char** argv) {
                          {"split_kv_size", model.split_kv_size},
                          {"context_tokens_max", model.context_tokens_max},
                          {"load_seconds", load_seconds}}},
+                       {"shadows", shadows},
                        {"runs", runs}};
   std::ofstream file(flags.out);
   file << record.dump(1) << "\n";

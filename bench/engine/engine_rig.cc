@@ -2,7 +2,11 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "kernels/factory.h"
@@ -30,6 +34,7 @@ absl::StatusOr<worker::LoadedModel> Load(const RigOptions& options) {
                                            .threads = 0,
                                            .certificates_path = options.certificates_path,
                                            .normal = options.normal,
+                                           .shadows = options.shadow_every_steps > 0,
                                            .audit = options.audit};
   if (options.ranks == 1) {
     LOCKSTEP_ASSIGN_OR_RETURN(auto kernels, kernels::CreateKernelSet(backend));
@@ -71,6 +76,7 @@ absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Create(const RigOptions& o
                        .waiting_max = kWaitingMax,
                        .vocabulary = rig->model_.facts.vocabulary,
                        .prefix_cache = false,
+                       .shadow_every_steps = options.shadow_every_steps,
                        .weight_version = base::WeightVersion(1)},
                       {.executor = rig->model_.executor.get(),
                        .clock = &rig->clock_,
@@ -140,6 +146,21 @@ absl::StatusOr<WorkloadRun> EngineRig::Run(const Workload& workload, uint64_t se
   WorkloadRun run = Summarise(workload, begin);
   run.plan_seconds = metrics_.plan_seconds.sum() - plan_before;
   return run;
+}
+
+std::map<std::string, double> EngineRig::ShadowSeries() const {
+  std::map<std::string, double> series;
+  const std::string text = registry_.ToText();
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    double value = 0;
+    const bool ours = absl::StartsWith(line, "lockstep_worker_determinism_") ||
+                      absl::StartsWith(line, "lockstep_worker_served_") ||
+                      absl::StartsWith(line, "lockstep_worker_shadow");
+    if (ours && absl::SimpleAtod(parts.second, &value)) series[std::string(parts.first)] = value;
+  }
+  return series;
 }
 
 WorkloadRun EngineRig::Summarise(const Workload& workload, absl::Time begin) const {

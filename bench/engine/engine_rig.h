@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ struct RigOptions {
   bool audit = true;
   bool penalised = false;  // The first sequence of a workload has a frequency penalty.
   int ranks = 1;           // Devices that share the model, and its KV.
+  int shadow_every_steps = 0;
   worker::ModelOptions model;
 };
 
@@ -57,6 +59,8 @@ class EngineRig {
 
   absl::StatusOr<WorkloadRun> Run(const Workload& workload, uint64_t seed);
   double load_seconds() const { return load_seconds_; }
+  // What shadows measured so far, by series of the engine's metrics.
+  std::map<std::string, double> ShadowSeries() const;
 
  private:
   struct Step {
