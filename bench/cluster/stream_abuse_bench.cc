@@ -3,7 +3,7 @@
 // null engine, so that only the services are measured.
 //
 // Large answers come twice, refused and taken by their client: the difference is the abuse, the
-// rest is the work.
+// rest is the work. Last, threads that only compute: what a share of the cores costs by itself.
 //
 //   stream_abuse_bench --out=bench/results/cluster_stream_abuse.json
 #include <algorithm>
@@ -95,7 +95,7 @@ absl::Status Run(const cli::Arguments& arguments) {
   std::vector<double> quiet = MeasureOthers(*cluster, duration);
   phases.push_back(Phase("quiet", quiet));
   for (const auto& start : {StartUnreadPrompts, StartHalfClose, StartSlowReaders, StartLargeAnswers,
-                            StartLargeAnswersThatAreTaken}) {
+                            StartLargeAnswersThatAreTaken, StartBusyThreads}) {
     Json memory = {{"before_bytes", Memory(*cluster)}};
     const std::unique_ptr<StreamAbuse> abuse = start(cluster.get());
     const std::vector<double> others = MeasureOthers(

@@ -205,6 +205,31 @@ class LargeAnswers final : public StreamAbuse {
   std::thread caller_;
 };
 
+class BusyThreads final : public StreamAbuse {
+ public:
+  BusyThreads() {
+    for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i) {
+      threads_.emplace_back([this] {
+        while (!stopping_) continue;
+      });
+    }
+  }
+  ~BusyThreads() override { (void)Stop(); }
+
+  absl::string_view name() const override { return "busy_threads"; }
+  int64_t bytes_max() const override { return 0; }
+  absl::Status Stop() override {
+    stopping_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace
 
 std::unique_ptr<StreamAbuse> StartUnreadPrompts(MemberCluster* cluster) {
@@ -225,6 +250,10 @@ std::unique_ptr<StreamAbuse> StartLargeAnswers(MemberCluster* cluster) {
 
 std::unique_ptr<StreamAbuse> StartLargeAnswersThatAreTaken(MemberCluster* cluster) {
   return std::make_unique<LargeAnswers>(cluster, /*takes_all=*/true);
+}
+
+std::unique_ptr<StreamAbuse> StartBusyThreads(MemberCluster*) {
+  return std::make_unique<BusyThreads>();
 }
 
 std::map<std::string, int64_t> MemoryOf(const MemberCluster& cluster) {

@@ -35,6 +35,9 @@ std::unique_ptr<StreamAbuse> StartSlowReaders(MemberCluster* cluster);
 std::unique_ptr<StreamAbuse> StartLargeAnswers(MemberCluster* cluster);
 // The same work for a client that takes the answers: no abuse, to compare with.
 std::unique_ptr<StreamAbuse> StartLargeAnswersThatAreTaken(MemberCluster* cluster);
+// As many threads that only compute as there are cores, with nothing to do with the cluster: what
+// sharing the cores costs by itself, to compare with.
+std::unique_ptr<StreamAbuse> StartBusyThreads(MemberCluster* cluster);
 
 // Anonymous memory in use by each member, in bytes.
 std::map<std::string, int64_t> MemoryOf(const MemberCluster& cluster);
