@@ -229,7 +229,7 @@ bool EngineCore::RunStep() {
   // An engine that lost its device has work and does not progress: its lease must end.
   idle_ = false;
   if (!health_.ok()) return false;
-  if (overhead_.due()) {
+  if (overhead_.due() && !hold_) {
     if (!in_flight_.empty()) {
       CollectStep();
       return health_.ok();

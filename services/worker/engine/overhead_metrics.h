@@ -16,7 +16,7 @@ struct OverheadMetrics {
               "shadows: 1.02 is 2 % slower. Absent while there was none.",
               {"phase", "batch"}),
         measured(registry, "lockstep_worker_determinism_overhead_measured_seconds",
-                 "Unix time of the last shadow.", {"phase", "batch"}),
+                 "Unix time of the last shadow. Absent while there was none.", {"phase", "batch"}),
         served(registry, "lockstep_worker_served_step_seconds_total",
                "Time of steps: the weights of the ratios. Absent without shadows.",
                {"phase", "batch"}),

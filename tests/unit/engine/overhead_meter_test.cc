@@ -154,6 +154,19 @@ TEST(ShadowedEngineTest, ADeviceThatIsLostInAShadowEndsTheEngine) {
   EXPECT_EQ(harness.core().health().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(ShadowedEngineTest, AnEngineThatIsHeldLeavesTheDeviceAlone) {
+  EngineHarness harness(
+      {.shadow_every_steps = 1, .executor = {.mode_times = [](auto) { return kTwiceAsLong; }}});
+  ASSERT_TRUE(harness.core().Start(MakeStart(1, RandomIds(1, 20), 30)).ok());
+  ASSERT_TRUE(harness.RunStep());
+  harness.core().SetHold(true);
+  EXPECT_FALSE(harness.RunStep());
+  EXPECT_EQ(harness.metrics().overhead.shadows.value(), 0);
+  harness.core().SetHold(false);
+  EXPECT_TRUE(harness.RunStep());
+  EXPECT_EQ(harness.metrics().overhead.shadows.value(), 1);
+}
+
 TEST(ShadowedEngineTest, WithoutAnotherModeNothingIsMeasured) {
   EngineHarness harness({.shadow_every_steps = 1});
   ASSERT_TRUE(harness.core().Start(MakeStart(1, RandomIds(1, 20), 30)).ok());
