@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "kernels/factory.h"
@@ -155,9 +156,10 @@ std::map<std::string, double> EngineRig::ShadowSeries() const {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(line, absl::MaxSplits(' ', 1));
     double value = 0;
-    const bool ours = absl::StartsWith(line, "lockstep_worker_determinism_") ||
-                      absl::StartsWith(line, "lockstep_worker_served_") ||
-                      absl::StartsWith(line, "lockstep_worker_shadow");
+    absl::string_view name = parts.first;
+    absl::ConsumePrefix(&name, "lockstep_worker_");
+    const bool ours = absl::StartsWith(name, "determinism_") || absl::StartsWith(name, "served_") ||
+                      absl::StartsWith(name, "shadow");
     if (ours && absl::SimpleAtod(parts.second, &value)) series[std::string(parts.first)] = value;
   }
   return series;
