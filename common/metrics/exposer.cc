@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "httplib.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr size_t kAnsweringThreads = 2;
 constexpr time_t kSilenceSeconds = 1;
+constexpr int kUnauthorized = 401;
 
 // Prometheus' format says its version here.
 constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -25,8 +27,23 @@ void SetSocketOptions(socket_t socket) {
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
 
-std::unique_ptr<httplib::Server> MakeServer(const Registry& registry) {
-  auto server = std::make_unique<httplib::Server>();
+std::string TokenOf(const httplib::Request& request) {
+  const std::string value = request.get_header_value("Authorization");
+  const absl::string_view scheme = "Bearer ";
+  return absl::StartsWithIgnoreCase(value, scheme) ? value.substr(scheme.size()) : "";
+}
+
+std::unique_ptr<httplib::Server> MakeServer(const Exposer::Options& options,
+                                            const Registry& registry) {
+  std::unique_ptr<httplib::Server> server;
+  if (options.identify) {
+    server = std::make_unique<httplib::SSLServer>([&options](SSL_CTX& context) {
+      options.identify(&context);
+      return true;
+    });
+  } else {
+    server = std::make_unique<httplib::Server>();
+  }
   server->set_socket_options(SetSocketOptions);
   server->new_task_queue = [] {
     return std::make_unique<httplib::ThreadPool>(kAnsweringThreads).release();
@@ -35,10 +52,27 @@ std::unique_ptr<httplib::Server> MakeServer(const Registry& registry) {
   // the server.
   server->set_keep_alive_max_count(1);
   server->set_keep_alive_timeout(kSilenceSeconds);
-  server->Get("/metrics", [&registry](const httplib::Request&, httplib::Response& response) {
+  server->set_read_timeout(kSilenceSeconds);
+  server->Get("/metrics", [admits = options.admits, &registry](const httplib::Request& request,
+                                                               httplib::Response& response) {
+    if (admits && !admits(TokenOf(request))) {
+      response.status = kUnauthorized;
+      response.set_header("WWW-Authenticate", "Bearer");
+      response.set_content("metrics need the bearer token of a scraper\n", "text/plain");
+      return;
+    }
     response.set_content(registry.ToText(), kContentType);
   });
   return server;
+}
+
+// Whether the server answers, whatever it says.
+bool Answers(const std::string& host, int port, bool tls) {
+  if (!tls) return static_cast<bool>(httplib::Client(host, port).Get("/metrics"));
+  httplib::SSLClient client(host, port);
+  // It is this process, whose certificate has another name than the loopback.
+  client.enable_server_certificate_verification(false);
+  return static_cast<bool>(client.Get("/metrics"));
 }
 
 // An IPv6 address stands in brackets before a port.
@@ -55,8 +89,9 @@ absl::Status CannotListen(const std::string& address) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& address,
+absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Options& options,
                                                         const Registry& registry) {
+  const std::string& address = options.address;
   const size_t colon = address.rfind(':');
   const bool has_host = colon != std::string::npos;
   const std::string host = has_host ? WithoutBrackets(address.substr(0, colon)) : "0.0.0.0";
@@ -65,7 +100,7 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& addre
       port > 65535) {
     return CannotListen(address);
   }
-  auto server = MakeServer(registry);
+  auto server = MakeServer(options, registry);
   if (port == 0) {
     port = server->bind_to_any_port(host);
     if (port <= 0) return CannotListen(address);
@@ -74,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const std::string& addre
   }
   auto exposer = std::make_unique<Exposer>(Private{}, std::move(server), port);
   // stop() has no effect before the listener runs; an answer shows that it does.
-  if (!httplib::Client(host, port).Get("/metrics")) return CannotListen(address);
+  if (!Answers(host, port, options.identify != nullptr)) return CannotListen(address);
   return exposer;
 }
 

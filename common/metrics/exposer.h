@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -7,21 +8,32 @@
 #include "absl/status/statusor.h"
 #include "common/metrics/registry.h"
 
+struct ssl_ctx_st;
+
 namespace httplib {
 class Server;
 }
 
 namespace lockstep::metrics {
 
-// Serves a registry as http://<address>/metrics for Prometheus, with three threads of its own: one
-// listens, two answer. Not prometheus-cpp's own server, whose end takes up to two seconds.
+// Serves a registry at /metrics for Prometheus, by HTTP or HTTPS, with three threads of its own:
+// one listens, two answer. Not prometheus-cpp's own server, whose end takes up to two seconds, and
+// which knows neither TLS nor bearer tokens.
 class Exposer {
   struct Private {};
 
  public:
-  // `address` is "host:port" or "port"; port 0 takes a free one, which port() tells.
-  // kFailedPrecondition when it cannot be listened on. `registry` outlives this.
-  static absl::StatusOr<std::unique_ptr<Exposer>> Start(const std::string& address,
+  struct Options {
+    // "host:port" or "port"; port 0 takes a free one, which port() tells.
+    std::string address;
+    // Makes it HTTPS: gives a certificate to what OpenSSL handshakes with. Empty: plaintext.
+    std::function<void(ssl_ctx_st* context)> identify;
+    // Whether who sends this bearer token, empty for none, may see metrics; others get 401. Called
+    // on the answering threads. Empty: everybody may.
+    std::function<bool(const std::string& token)> admits;
+  };
+  // kFailedPrecondition when the address cannot be listened on. `registry` outlives this.
+  static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Options& options,
                                                         const Registry& registry);
   // For Start().
   Exposer(Private, std::unique_ptr<httplib::Server> server, int port);

@@ -51,6 +51,7 @@ class Security {
   // Whether a server can have the certificate that peers, who know it as `name`, ask for. By that
   // name they know their callers too. INVALID_ARGUMENT names the file and the names that are there.
   absl::Status CheckServes(const std::string& name) const;
+  const TlsFiles& files() const { return files_; }
   // As the files say now; needs a certificate.
   absl::StatusOr<CertificateEnds> Ends() const;
 

@@ -90,6 +90,16 @@ absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig
   LOCKSTEP_ASSIGN_OR_RETURN(settings.reload, SecondsOr("server.tls.reload_seconds",
                                                        config.tls().reload_seconds(), 10, 1, 3600));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.rpc.security, ReadSecurity(config, settings.reload));
+  settings.metrics_tls = config.has_tls() && !config.metrics_plaintext();
+  settings.metrics_tokens_dir = config.metrics_tokens_dir();
+  if (config.metrics_plaintext() && !config.has_tls()) {
+    return absl::InvalidArgumentError("server.metrics_plaintext: is so already without server.tls");
+  }
+  if (!settings.metrics_tokens_dir.empty() && !settings.metrics_tls) {
+    return absl::InvalidArgumentError(
+        "server.metrics_tokens_dir: tokens are sent by TLS only; set server.tls, and no "
+        "metrics_plaintext");
+  }
   return settings;
 }
 

@@ -16,6 +16,8 @@ namespace lockstep::service {
 struct ServerSettings {
   rpc::ServerOptions rpc;
   std::string metrics_listen;  // Empty: no metrics endpoint.
+  bool metrics_tls = false;
+  std::string metrics_tokens_dir;  // Empty: metrics need no token.
   log::Level level_min = log::Level::kInfo;
   std::string cluster_id;
   absl::Duration drain_finish;

@@ -17,10 +17,7 @@ absl::StatusOr<std::unique_ptr<ServiceBase>> ServiceBase::Create(const std::stri
   if (const rpc::Security* security = base->settings_.rpc.security.get(); security != nullptr) {
     LOCKSTEP_RETURN_IF_ERROR(base->WatchCertificate(name, *security));
   }
-  if (!base->settings_.metrics_listen.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        base->exposer_, metrics::Exposer::Start(base->settings_.metrics_listen, base->registry_));
-  }
+  if (!base->settings_.metrics_listen.empty()) LOCKSTEP_RETURN_IF_ERROR(base->ExposeMetrics());
   return base;
 }
 
@@ -40,12 +37,36 @@ absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::S
   return absl::OkStatus();
 }
 
+absl::Status ServiceBase::ExposeMetrics() {
+  metrics::Exposer::Options options = {.address = settings_.metrics_listen};
+  if (settings_.metrics_tls) {
+    LOCKSTEP_ASSIGN_OR_RETURN(identity_,
+                              rpc::HttpsIdentity::Create(settings_.rpc.security->files(), &clock_));
+    options.identify = [this](ssl_ctx_st* context) { identity_->Install(context); };
+  }
+  if (!settings_.metrics_tokens_dir.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        scrapers_,
+        rpc::BearerTokens::Create({.directory = settings_.metrics_tokens_dir,
+                                   .roles = {"scraper"},
+                                   .reload = settings_.reload,
+                                   .on_error =
+                                       [this](const absl::Status& error) {
+                                         logger_.Error("tokens_unread", {{"error", error}});
+                                       }},
+                                  &clock_));
+    options.admits = [this](const std::string& token) { return !scrapers_->RoleOf(token).empty(); };
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(options, registry_));
+  return absl::OkStatus();
+}
+
 std::string ServiceBase::metrics_address() const {
   if (exposer_ == nullptr) return "";
   const std::string& listen = settings_.metrics_listen;
   const size_t colon = listen.rfind(':');
   const std::string host = colon == std::string::npos ? "0.0.0.0" : listen.substr(0, colon);
-  return absl::StrCat(host, ":", exposer_->port());
+  return absl::StrCat(settings_.metrics_tls ? "https://" : "", host, ":", exposer_->port());
 }
 
 }  // namespace lockstep::service

@@ -10,6 +10,8 @@
 #include "common/log/sink.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/registry.h"
+#include "common/rpc/bearer_tokens.h"
+#include "common/rpc/https_identity.h"
 #include "common/service/certificate_metrics.h"
 #include "common/service/server_settings.h"
 
@@ -22,8 +24,8 @@ class ServiceBase {
 
  public:
   // `name` is the role, as it stands in log lines, and what peers call its server. INVALID_ARGUMENT
-  // when its certificate has another name; FAILED_PRECONDITION when the metrics address cannot be
-  // listened on.
+  // when its certificate has another name, or tokens cannot be read; FAILED_PRECONDITION when the
+  // metrics address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<ServiceBase>> Create(const std::string& name,
                                                              ServerSettings settings);
 
@@ -34,11 +36,12 @@ class ServiceBase {
   const base::Clock* clock() const { return &clock_; }
   const log::Logger& logger() const { return logger_; }
   metrics::Registry* registry() { return &registry_; }
-  // host:port where metrics are served; empty without an endpoint.
+  // Where metrics are served, host:port or https://host:port; empty without an endpoint.
   std::string metrics_address() const;
 
  private:
   absl::Status WatchCertificate(const std::string& name, const rpc::Security& security);
+  absl::Status ExposeMetrics();
 
   const ServerSettings settings_;
   base::RealClock clock_;
@@ -46,6 +49,9 @@ class ServiceBase {
   const log::Logger logger_;
   metrics::Registry registry_;
   std::optional<CertificateMetrics> certificates_;
+  // Of the metrics endpoint; null where it needs none.
+  std::unique_ptr<rpc::HttpsIdentity> identity_;
+  std::unique_ptr<rpc::BearerTokens> scrapers_;
   std::unique_ptr<metrics::Exposer> exposer_;
 };
 

@@ -8,7 +8,6 @@
 #include "services/cli/files.h"
 
 namespace lockstep::cli {
-namespace {
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -18,8 +17,6 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   }
   return token;
 }
-
-}  // namespace
 
 void ConnectFlags::AddTo(Flags* flags) {
   flags->Add("target", &target, "host:port of the gateway");

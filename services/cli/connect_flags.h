@@ -13,6 +13,9 @@ namespace lockstep::cli {
 // Port of a gateway when nothing else is said; `up` and all client verbs agree on it.
 inline constexpr int kDefaultPort = 7100;
 
+// The one bearer token of a file; INVALID_ARGUMENT names the file.
+absl::StatusOr<std::string> ReadToken(const std::string& path);
+
 // Flags that every client verb has.
 struct ConnectFlags {
   std::string target = "127.0.0.1:7100";

@@ -84,6 +84,7 @@ absl::Status RunVerify(const Arguments& arguments) {
   VerifyOptions options;
   std::string mode = "all";
   std::string out;
+  std::string metrics_token_file;
   Flags flags(
       "verify",
       "Proves on a running cluster that answers depend on nothing but their own input:\n"
@@ -97,6 +98,8 @@ absl::Status RunVerify(const Arguments& arguments) {
   flags.Add("long_prompt_tokens", &options.long_prompt_tokens, "prompt of mode long");
   flags.Add("long_new_tokens", &options.long_new_tokens, "answer of mode long");
   flags.Add("out", &out, "file for the result as JSON");
+  flags.Add("metrics_token_file", &metrics_token_file,
+            "file with a scraper's bearer token, where workers' metrics need one");
   flags.Add("run_dir", &options.run_dir,
             "directory of lockstep up, for failover; by default that of the target's port");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
@@ -107,8 +110,12 @@ absl::Status RunVerify(const Arguments& arguments) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mode> modes, ModesOf(mode));
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
+  client::MetricsAccess access = {.authorities = connect.authorities, .peer_name = "worker"};
+  if (!metrics_token_file.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(access.bearer_token, ReadToken(metrics_token_file));
+  }
   client::RolloutClient cluster(reach);
-  LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster));
+  LOCKSTEP_ASSIGN_OR_RETURN(Subject subject, Subject::Connect(&cluster, access));
   if (mode == "all") {
     std::erase_if(modes,
                   [&](const Mode& m) { return m.applies != nullptr && !m.applies(subject); });

@@ -1,26 +1,50 @@
 #include "services/client/metrics_page.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "httplib.h"
 
 namespace lockstep::client {
+namespace {
 
-absl::StatusOr<MetricsPage> MetricsPage::Fetch(const std::string& address, absl::Duration timeout) {
-  httplib::Client http("http://" + address);
-  const auto wait = absl::ToChronoMicroseconds(timeout);
+constexpr int kUnauthorized = 401;
+
+}  // namespace
+
+absl::StatusOr<MetricsPage> MetricsPage::Fetch(const std::string& address,
+                                               const MetricsAccess& access) {
+  absl::string_view host_port = address;
+  const bool tls = absl::ConsumePrefix(&host_port, "https://");
+  const std::string url = absl::StrCat(tls ? "https://" : "http://", host_port, "/metrics");
+  if (tls && access.authorities.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(url, ": needs authorities to trust"));
+  }
+  const size_t colon = std::min(host_port.rfind(':'), host_port.size());
+  const std::string host(host_port.substr(0, colon));
+  const bool named = tls && !access.peer_name.empty();
+  httplib::Client http(absl::StrCat(tls ? "https://" : "http://", named ? access.peer_name : host,
+                                    host_port.substr(colon)));
+  if (named) http.set_hostname_addr_map({{access.peer_name, host}});
+  if (tls) http.set_ca_cert_path(access.authorities);
+  if (!access.bearer_token.empty()) http.set_bearer_token_auth(access.bearer_token);
+  const auto wait = absl::ToChronoMicroseconds(access.timeout);
   http.set_connection_timeout(wait);
   http.set_read_timeout(wait);
   const httplib::Result result = http.Get("/metrics");
   if (!result) {
-    return absl::UnavailableError(absl::StrCat("no metrics at http://", address,
-                                               "/metrics: ", httplib::to_string(result.error())));
+    return absl::UnavailableError(
+        absl::StrCat("no metrics at ", url, ": ", httplib::to_string(result.error())));
+  }
+  if (result->status == kUnauthorized) {
+    return absl::UnauthenticatedError(absl::StrCat(url, " needs the token of a scraper"));
   }
   if (result->status != 200) {
-    return absl::UnavailableError(
-        absl::StrCat("http://", address, "/metrics answers ", result->status));
+    return absl::UnavailableError(absl::StrCat(url, " answers ", result->status));
   }
   return Parse(result->body);
 }

@@ -50,6 +50,7 @@ PLANTED = (
     (policies.services, "targetPort: grpc", "targetPort: grcp"),
     (policies.services, "serviceName: worker", "serviceName: workers"),
     (policies.listening, "0.0.0.0:7101", "0.0.0.0:7102"),
+    (policies.listening, "prometheus.io/scheme: http", "prometheus.io/scheme: https"),
     (policies.listening, 'cluster_id: "${POD_NAMESPACE}"', 'cluster_id: "lock"'),
     (policies.peers, "dns:///scheduler:7104", "dns:///schedulr:7104"),
     (policies.network, "port: 7106\n    to:", "port: 7107\n    to:"),
@@ -210,13 +211,24 @@ class ManifestsTest(unittest.TestCase):
         local = Cluster(parse(self.text["local"])).workload("worker").config_text()
         self.assertEqual(changed, re.sub(r"^#.*\n", "", local, flags=re.M))
 
-    def test_pod_monitor_finds_every_pod(self):
-        (monitor,) = [one for one in parse(render(KUBERNETES / "components" / "pod-monitor"))
-                      if one["kind"] == "PodMonitor"]
-        for workload in Cluster(parse(self.text["local"])).workloads():
-            self.assertTrue(manifests.selects(monitor["spec"]["selector"], workload.labels))
-            for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+    def test_pod_monitors_find_every_pod_and_the_secrets_that_it_needs(self):
+        base = Cluster(parse(render(KUBERNETES / "base")))
+        for component, cluster in (("pod-monitor", base),
+                                   ("pod-monitor-plaintext", Cluster(parse(self.text["local"])))):
+            monitors = [one["spec"] for one in parse(render(KUBERNETES / "components" / component))
+                        if one["kind"] == "PodMonitor"]
+            for workload in cluster.workloads():
+                (monitor,) = [one for one in monitors
+                              if manifests.selects(one["selector"], workload.labels)]
+                (endpoint,) = monitor["podMetricsEndpoints"]
                 self.assertIn(endpoint["port"], workload.ports())
+                if component == "pod-monitor":
+                    mounted = {one["secret"]["secretName"] for one in workload.volumes().values()
+                               if "secret" in one}
+                    self.assertEqual(endpoint["scheme"], "https")
+                    self.assertEqual(endpoint["tlsConfig"]["serverName"], workload.name)
+                    self.assertIn(endpoint["tlsConfig"]["ca"]["secret"]["name"], mounted)
+                    self.assertIn(endpoint["authorization"]["credentials"]["name"], mounted)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from manifests import IMAGE_ROOT, ROOT, quantity, selects
 # Made by the platform, not by the manifests.
 OUTSIDE_CLAIMS = ("model",)
 # Settings that name files of Secrets.
-SECRET_FIELDS = ("certificate_file", "key_file", "authorities_file", "tokens_dir")
+SECRET_FIELDS = ("certificate_file", "key_file", "authorities_file", "tokens_dir",
+                 "metrics_tokens_dir")
 # Of a worker without its KV: binary, weights of the demo model, activations.
 WORKER_BASE_BYTES = 512 << 20
 
@@ -186,6 +187,10 @@ def trust(cluster):
             yield f"{workload.name} chooses neither TLS nor plaintext"
         wanted = {f"{workload.name}-tls"} | (
             {f"{workload.name}-tokens"} if "tokens_dir" in workload.config() else set())
+        if workload.setting("metrics_plaintext", "false") == "true":
+            yield f"{workload.name} shows its metrics to everybody"
+        if "metrics_tokens_dir" in workload.config():
+            wanted.add("scraper-tokens")
         if secrets != wanted:
             yield f"{workload.name} has secrets {sorted(secrets)}, not {sorted(wanted)}"
 
@@ -217,6 +222,9 @@ def listening(cluster):
         if workload.annotations.get("prometheus.io/scrape") != "true" or workload.annotations.get(
                 "prometheus.io/port") != str(workload.ports().get("metrics")):
             yield f"{workload.name} is not scraped"
+        scheme = "http" if workload.setting("plaintext", "false") == "true" else "https"
+        if workload.annotations.get("prometheus.io/scheme") != scheme:
+            yield f"{workload.name} is not scraped by {scheme}"
     if len(ids) != 1:
         yield f"processes disagree on cluster_id: {sorted(ids)}"
     advertised = cluster.workload("worker").setting("advertise", "")

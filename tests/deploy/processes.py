@@ -1,10 +1,12 @@
 """Processes of a test: a local lockstep cluster and a Prometheus that scrapes it."""
 
+import contextlib
 import json
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +21,9 @@ PATIENCE_SECONDS = 60
 class Process:
     """A child in a folder of its own, stopped and removed at the end of the `with`."""
 
+    # After which it is killed, so that a test ends that hangs.
+    life_seconds = PATIENCE_SECONDS
+
     def __init__(self, command):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-deploy-"))
         self.command = [str(word).replace("{folder}", str(self.folder)) for word in command]
@@ -26,7 +31,7 @@ class Process:
     def __enter__(self):
         self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True)
-        self._killer = threading.Timer(PATIENCE_SECONDS, self.child.kill)
+        self._killer = threading.Timer(self.life_seconds, self.child.kill)
         self._killer.start()
         try:
             self.started()
@@ -95,17 +100,21 @@ class LocalCluster(Process):
 
 
 class Prometheus(Process):
-    """A real Prometheus, scraping host:port targets and applying rules five times a second."""
+    """A real Prometheus, scraping host:port targets and applying rules five times a second, which
+    tells an Alertmanager at host:port of what fires. `scrape` says more about how it scrapes."""
 
-    def __init__(self, targets, rule_files=()):
+    def __init__(self, targets, rule_files=(), alertmanager=None, scrape=None):
         super().__init__(["prometheus", "--config.file={folder}/prometheus.yml",
                           "--storage.tsdb.path={folder}/data",
                           "--web.listen-address=127.0.0.1:0"])
         config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms",
                              "evaluation_interval": "200ms"},
                   "rule_files": [str(path) for path in rule_files],
-                  "scrape_configs": [{"job_name": "lockstep",
+                  "scrape_configs": [{"job_name": "lockstep", **(scrape or {}),
                                       "static_configs": [{"targets": targets}]}]}
+        if alertmanager is not None:
+            config["alerting"] = {"alertmanagers": [
+                {"static_configs": [{"targets": [alertmanager]}]}]}
         # JSON is YAML.
         (self.folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
 
@@ -119,6 +128,35 @@ class Prometheus(Process):
         answer = json.loads(fetch(f"http://{self.address}/api/v1/query?{query}"))
         return {row["metric"].get("instance", ""): float(row["value"][1])
                 for row in answer["data"]["result"]}
+
+
+class Alertmanager(Process):
+    """A real Alertmanager that tells nobody, by itself."""
+
+    def __init__(self):
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        super().__init__(["prometheus-alertmanager", "--config.file={folder}/alertmanager.yml",
+                          "--storage.path={folder}/data", "--cluster.listen-address=",
+                          f"--web.listen-address={self.address}"])
+        (self.folder / "alertmanager.yml").write_text(
+            json.dumps({"route": {"receiver": "nobody"}, "receivers": [{"name": "nobody"}]}),
+            encoding="utf-8")
+
+    def started(self):
+        self.read_until(r"Listening")
+
+    def active(self):
+        """Names of the alerts that it holds and that have not ended."""
+        alerts = json.loads(fetch(f"http://{self.address}/api/v2/alerts?active=true"))
+        return {one["labels"]["alertname"] for one in alerts}
+
+
+def free_ports(count):
+    """Ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+                   for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
 
 
 def fetch(url):

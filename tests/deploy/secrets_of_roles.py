@@ -8,6 +8,7 @@ import tempfile
 
 # Where manifests mount them.
 MOUNTED = "/run/secrets/lockstep"
+SCRAPER = {"scraper": "token-of-the-scraper"}
 TOKENS = {"trainer": "token-of-the-trainer", "operator": "token-of-the-operator"}
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
@@ -35,11 +36,11 @@ class Authority:
         self.trainer_token.write_text(TOKENS["trainer"], encoding="utf-8")
         _request("-subj", "/CN=authority", "-keyout", self._key, "-out", self.certificate)
 
-    def tls(self, name):
+    def tls(self, name, days=30):
         """{file: content} of the Secret of one role."""
         with tempfile.TemporaryDirectory() as folder:
             certificate, key = pathlib.Path(folder) / "crt", pathlib.Path(folder) / "key"
-            _request("-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}",
+            _request("-days", days, "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}",
                      "-addext", "basicConstraints=critical,CA:FALSE", "-CA", self.certificate,
                      "-CAkey", self._key, "-keyout", key, "-out", certificate)
             return {"tls.crt": certificate.read_text(), "tls.key": key.read_text(),
@@ -60,14 +61,16 @@ def of_cluster(cluster):
             name = volume.get("secret", {}).get("secretName", "")
             if name.endswith("-tls"):
                 found[name] = authority().tls(workload.name)
+            elif name == "scraper-tokens":
+                found[name] = SCRAPER
             elif name.endswith("-tokens"):
                 found[name] = TOKENS
     return found
 
 
 def write(folder, role):
-    """Writes tls/ and tokens/ of one role into `folder`."""
-    for name, files in (("tls", authority().tls(role)), ("tokens", TOKENS)):
+    """Writes tls/, tokens/ and scrapers/ of one role into `folder`."""
+    for name, files in (("tls", authority().tls(role)), ("tokens", TOKENS), ("scrapers", SCRAPER)):
         (pathlib.Path(folder) / name).mkdir()
         for file, text in files.items():
             (pathlib.Path(folder) / name / file).write_text(text, encoding="utf-8")

@@ -18,11 +18,6 @@ namespace {
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
 
-double ReadMetric(int port, const std::string& name) {
-  const absl::StatusOr<client::MetricsPage> page = client::MetricsPage::Fetch(Address(port));
-  return page.ok() ? page->Sum(name) : 0;
-}
-
 std::string MakeDirectory() {
   std::string path = std::filesystem::temp_directory_path() / "lockstep-cluster-XXXXXX";
   LOCKSTEP_CHECK(mkdtemp(path.data()) != nullptr);
@@ -179,17 +174,26 @@ bool ClusterHarness::WaitUntil(absl::FunctionRef<bool()> condition, absl::Durati
   return true;
 }
 
+double ClusterHarness::ReadMetric(const std::string& role, int port,
+                                  const std::string& name) const {
+  const bool tls = !options_.tls_directory.empty();
+  const absl::StatusOr<client::MetricsPage> page = client::MetricsPage::Fetch(
+      absl::StrCat(tls ? "https://" : "", Address(port)),
+      {.authorities = options_.tls_directory + "/authorities.pem", .peer_name = role});
+  return page.ok() ? page->Sum(name) : 0;
+}
+
 double ClusterHarness::WorkerMetric(int index, const std::string& name) const {
-  return ReadMetric(worker_metrics_[index], name);
+  return ReadMetric("worker", worker_metrics_[index], name);
 }
 double ClusterHarness::RouterMetric(const std::string& name) const {
-  return ReadMetric(router_metrics_, name);
+  return ReadMetric("router", router_metrics_, name);
 }
 double ClusterHarness::SchedulerMetric(const std::string& name) const {
-  return ReadMetric(scheduler_metrics_, name);
+  return ReadMetric("scheduler", scheduler_metrics_, name);
 }
 double ClusterHarness::GatewayMetric(const std::string& name) const {
-  return ReadMetric(gateway_metrics_, name);
+  return ReadMetric("gateway", gateway_metrics_, name);
 }
 
 }  // namespace lockstep::testing

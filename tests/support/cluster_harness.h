@@ -80,6 +80,7 @@ class ClusterHarness {
  private:
   config::v1::ServerConfig Server(const std::string& role, int port, int metrics_port) const;
   absl::StatusOr<rpc::ChannelOptions> TrainerChannel() const;
+  double ReadMetric(const std::string& role, int port, const std::string& name) const;
 
   const Options options_;
   std::string directory_;

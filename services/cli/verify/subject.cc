@@ -61,8 +61,9 @@ double MetricsSnapshot::Gauge(std::string_view worker, std::string_view name) co
   return 0;
 }
 
-absl::StatusOr<Subject> Subject::Connect(client::RolloutClient* cluster) {
-  Subject subject(cluster);
+absl::StatusOr<Subject> Subject::Connect(client::RolloutClient* cluster,
+                                         client::MetricsAccess metrics_access) {
+  Subject subject(cluster, std::move(metrics_access));
   LOCKSTEP_RETURN_IF_ERROR(subject.Refresh());
   if (subject.info_.workers_size() == 0) return absl::UnavailableError("no worker is there");
   for (const v1::WorkerInfo& worker : subject.info_.workers()) {
@@ -164,7 +165,7 @@ absl::StatusOr<MetricsSnapshot> Subject::ReadMetrics() const {
   MetricsSnapshot snapshot;
   for (const v1::WorkerInfo& worker : info_.workers()) {
     LOCKSTEP_ASSIGN_OR_RETURN(client::MetricsPage page,
-                              client::MetricsPage::Fetch(worker.metrics_address()));
+                              client::MetricsPage::Fetch(worker.metrics_address(), metrics_));
     snapshot.Add(worker.worker_id(), worker.incarnation(), std::move(page));
   }
   return snapshot;

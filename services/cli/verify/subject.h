@@ -44,7 +44,9 @@ class MetricsSnapshot {
 class Subject {
  public:
   // Waits until the gateway answers; asks it for the facts.
-  static absl::StatusOr<Subject> Connect(client::RolloutClient* cluster);
+  // `metrics` is the way to the workers' metrics.
+  static absl::StatusOr<Subject> Connect(client::RolloutClient* cluster,
+                                         client::MetricsAccess metrics = {});
 
   client::RolloutClient* cluster() const { return cluster_; }
   const v1::GetServerInfoResponse& info() const { return info_; }
@@ -77,10 +79,12 @@ class Subject {
   absl::Status Refresh();
 
  private:
-  explicit Subject(client::RolloutClient* cluster) : cluster_(cluster) {}
+  Subject(client::RolloutClient* cluster, client::MetricsAccess metrics)
+      : cluster_(cluster), metrics_(std::move(metrics)) {}
   absl::Status FindKeys();
 
   client::RolloutClient* cluster_;
+  client::MetricsAccess metrics_;
   v1::GetServerInfoResponse info_;
   bool has_tokenizer_ = true;
   std::map<int64_t, int> workers_by_ranks_;

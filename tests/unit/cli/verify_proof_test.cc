@@ -37,7 +37,7 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
       : steps_(&registry_, "lockstep_worker_batch_sequences", "Sequences in a step.",
                metrics::PowerOfTwoBuckets(10)),
         cuts_(&registry_, "lockstep_worker_prefill_cuts_total", "Chunks before the last."),
-        exposer_(metrics::Exposer::Start("127.0.0.1:0", registry_).value()) {}
+        exposer_(metrics::Exposer::Start({.address = "127.0.0.1:0"}, registry_).value()) {}
 
   void Plant(Fault fault) { fault_ = fault; }
 

@@ -44,7 +44,7 @@ TEST(MetricsPageTest, ReadsARealEndpoint) {
   metrics::Registry registry;
   metrics::Counter counter(&registry, "lockstep_test_things_total", "Things.");
   counter.Increment(5);
-  const auto exposer = metrics::Exposer::Start("127.0.0.1:0", registry).value();
+  const auto exposer = metrics::Exposer::Start({.address = "127.0.0.1:0"}, registry).value();
   const auto page = MetricsPage::Fetch("127.0.0.1:" + std::to_string(exposer->port()));
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_EQ(page->Sum("lockstep_test_things_total"), 5);

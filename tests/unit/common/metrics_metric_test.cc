@@ -125,7 +125,7 @@ TEST(ExposerTest, ServesTheRegistryOnAFreePortAndSharesItWithNobody) {
   Registry registry;
   TestMetrics metrics(&registry);
   metrics.resumptions.Increment(7);
-  const auto exposer = Exposer::Start("127.0.0.1:0", registry);
+  const auto exposer = Exposer::Start({.address = "127.0.0.1:0"}, registry);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   httplib::Client client("127.0.0.1", (*exposer)->port());
   const auto response = client.Get("/metrics");
@@ -133,7 +133,7 @@ TEST(ExposerTest, ServesTheRegistryOnAFreePortAndSharesItWithNobody) {
   EXPECT_EQ(response->status, 200);
   EXPECT_THAT(response->body, HasSubstr("lockstep_test_resumptions_total 7"));
   const std::string address = absl::StrCat("127.0.0.1:", (*exposer)->port());
-  const absl::Status second = Exposer::Start(address, registry).status();
+  const absl::Status second = Exposer::Start({.address = address}, registry).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.message()), HasSubstr(address));
 }
@@ -142,7 +142,7 @@ TEST(ExposerTest, UnreadableAddressIsAStatus) {
   const Registry registry;
   for (const char* address :
        {"nowhere:x", "", ":", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:65536", "192.0.2.1:0"}) {
-    EXPECT_EQ(Exposer::Start(address, registry).status().code(),
+    EXPECT_EQ(Exposer::Start({.address = address}, registry).status().code(),
               absl::StatusCode::kFailedPrecondition)
         << address;
   }
@@ -150,7 +150,7 @@ TEST(ExposerTest, UnreadableAddressIsAStatus) {
 
 TEST(ExposerTest, EndsSoonThoughAConnectionSaysNothing) {
   const Registry registry;
-  auto exposer = Exposer::Start("127.0.0.1:0", registry);
+  auto exposer = Exposer::Start({.address = "127.0.0.1:0"}, registry);
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   const int silent = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

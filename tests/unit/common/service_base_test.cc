@@ -1,13 +1,16 @@
 // What every role has around its core: the certificate that it shows, and its metrics.
 #include "common/service/service_base.h"
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/client/metrics_page.h"
 #include "tests/support/certificates.h"
 
 namespace lockstep::service {
@@ -80,6 +83,91 @@ TEST_F(ServiceBaseTest, MetricsTellWhenCertificatesEndAndFollowTheFiles) {
   EXPECT_NEAR(left(own), 200 * 3600, 60);
   std::filesystem::remove(authority_.certificate("own"));
   EXPECT_NEAR(left(own), 200 * 3600, 60);
+}
+
+class MetricsEndpointTest : public ServiceBaseTest {
+ protected:
+  MetricsEndpointTest() {
+    authority_.Issue("own", "router");
+    std::filesystem::create_directory(directory_ + "/tokens");
+    Write("aaaaaaaaaaaaaaaa");
+  }
+  void Write(const std::string& tokens) { std::ofstream(directory_ + "/tokens/scraper") << tokens; }
+  config::v1::ServerConfig MetricsConfig() const {
+    config::v1::ServerConfig config = Config();
+    config.set_metrics_listen("127.0.0.1:0");
+    config.set_metrics_tokens_dir(directory_ + "/tokens");
+    return config;
+  }
+  absl::StatusCode Scrape(const ServiceBase& base, const std::string& token,
+                          const std::string& authorities) {
+    return client::MetricsPage::Fetch(
+               base.metrics_address(),
+               {.authorities = authorities, .peer_name = "router", .bearer_token = token})
+        .status()
+        .code();
+  }
+  // Until a look at the files has come.
+  bool ScrapeBecomes(absl::StatusCode code, const ServiceBase& base, const std::string& token,
+                     const std::string& authorities) {
+    const absl::Time end = absl::Now() + absl::Seconds(30);
+    while (absl::Now() < end) {
+      if (Scrape(base, token, authorities) == code) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(MetricsEndpointTest, IsSeenByTlsAndByScrapersOnly) {
+  const auto base = *Create(MetricsConfig());
+  EXPECT_THAT(base->metrics_address(), ::testing::StartsWith("https://127.0.0.1:"));
+  EXPECT_EQ(Scrape(*base, "aaaaaaaaaaaaaaaa", authority_.path()), absl::StatusCode::kOk);
+  for (const char* token : {"", "aaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"}) {
+    EXPECT_EQ(Scrape(*base, token, authority_.path()), absl::StatusCode::kUnauthenticated);
+  }
+  const CertificateAuthority other(directory_, "others");
+  EXPECT_EQ(Scrape(*base, "aaaaaaaaaaaaaaaa", other.path()), absl::StatusCode::kUnavailable);
+  const std::string plaintext = base->metrics_address().substr(std::strlen("https://"));
+  EXPECT_EQ(client::MetricsPage::Fetch(plaintext).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(MetricsEndpointTest, TokensAndCertificatesAreReplacedWhileItServes) {
+  const auto base = *Create(MetricsConfig());
+  Write("aaaaaaaaaaaaaaaa\nbbbbbbbbbbbbbbbb");
+  EXPECT_TRUE(ScrapeBecomes(absl::StatusCode::kOk, *base, "bbbbbbbbbbbbbbbb", authority_.path()));
+  Write("bbbbbbbbbbbbbbbb");
+  EXPECT_TRUE(ScrapeBecomes(absl::StatusCode::kUnauthenticated, *base, "aaaaaaaaaaaaaaaa",
+                            authority_.path()));
+  // A pair that does not match is passed over.
+  CertificateAuthority next(directory_, "next");
+  next.Issue("fresh", "router");
+  std::filesystem::copy_file(authority_.certificate("fresh"), authority_.certificate("own"),
+                             std::filesystem::copy_options::overwrite_existing);
+  const absl::Time end = absl::Now() + absl::Milliseconds(1500);
+  while (absl::Now() < end) {
+    EXPECT_EQ(Scrape(*base, "bbbbbbbbbbbbbbbb", authority_.path()), absl::StatusCode::kOk);
+  }
+  std::filesystem::copy_file(authority_.key("fresh"), authority_.key("own"),
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(ScrapeBecomes(absl::StatusCode::kOk, *base, "bbbbbbbbbbbbbbbb", next.path()));
+}
+
+TEST_F(MetricsEndpointTest, PlaintextIsAChoiceAndSendsNoTokens) {
+  config::v1::ServerConfig config = MetricsConfig();
+  config.set_metrics_plaintext(true);
+  EXPECT_THAT(std::string(Create(config).status().message()),
+              HasSubstr("server.metrics_tokens_dir: tokens are sent by TLS only"));
+  config.clear_metrics_tokens_dir();
+  const auto base = *Create(config);
+  EXPECT_TRUE(client::MetricsPage::Fetch(base->metrics_address()).ok());
+  config.clear_tls();
+  config.set_plaintext(true);
+  EXPECT_THAT(std::string(Create(config).status().message()),
+              HasSubstr("server.metrics_plaintext: is so already"));
+  config = MetricsConfig();
+  std::filesystem::remove_all(directory_ + "/tokens");
+  EXPECT_THAT(std::string(Create(config).status().message()),
+              HasSubstr("/tokens: is no directory with tokens"));
 }
 
 TEST_F(ServiceBaseTest, WithPlaintextNoEndIsShown) {
