@@ -43,13 +43,24 @@ absl::Status CheckAccess(const std::vector<AccessRule>& rules, absl::string_view
       method, ": needs the role ", wanted, ", the caller is ", absl::StrJoin(caller_roles, ", ")));
 }
 
-AccessControl::AccessControl(std::vector<AccessRule> rules, std::shared_ptr<BearerTokens> tokens)
-    : rules_(std::move(rules)), tokens_(std::move(tokens)) {}
+AccessControl::AccessControl(std::vector<AccessRule> rules, std::shared_ptr<BearerTokens> tokens,
+                             OnRefused on_refused)
+    : rules_(std::move(rules)), tokens_(std::move(tokens)), on_refused_(std::move(on_refused)) {}
 
 grpc::Status AccessControl::Process(const InputMetadata& metadata, grpc::AuthContext* context,
                                     OutputMetadata* consumed, OutputMetadata*) {
+  const auto path = metadata.find(":path");
+  const absl::string_view method = path == metadata.end() ? "" : View(path->second);
+  const absl::Status status = Check(method, metadata, *context, consumed);
+  if (!status.ok() && on_refused_) on_refused_(method, status);
+  return ToGrpcStatus(status);
+}
+
+absl::Status AccessControl::Check(absl::string_view method, const InputMetadata& metadata,
+                                  const grpc::AuthContext& context,
+                                  OutputMetadata* consumed) const {
   std::vector<std::string> roles;
-  for (const grpc::string_ref& name : context->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME)) {
+  for (const grpc::string_ref& name : context.FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME)) {
     roles.emplace_back(View(name));
   }
   const auto [begin, end] = metadata.equal_range("authorization");
@@ -57,15 +68,11 @@ grpc::Status AccessControl::Process(const InputMetadata& metadata, grpc::AuthCon
     absl::string_view token = View(entry->second);
     if (tokens_ == nullptr || !absl::ConsumePrefix(&token, "Bearer ")) continue;
     std::string role = tokens_->RoleOf(token);
-    if (role.empty()) {
-      return ToGrpcStatus(absl::UnauthenticatedError("the bearer token is nobody's"));
-    }
+    if (role.empty()) return absl::UnauthenticatedError("the bearer token is nobody's");
     roles.push_back(std::move(role));
     consumed->emplace(std::string(View(entry->first)), std::string(View(entry->second)));
   }
-  const auto method = metadata.find(":path");
-  return ToGrpcStatus(
-      CheckAccess(rules_, method == metadata.end() ? "" : View(method->second), roles));
+  return CheckAccess(rules_, method, roles);
 }
 
 }  // namespace lockstep::rpc

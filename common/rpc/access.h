@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ struct AccessRule {
   std::vector<std::string> roles;
 };
 
+// Told of each call that was refused, before its handler was reached. Must not block; any thread.
+using OnRefused = std::function<void(absl::string_view method, const absl::Status& why)>;
+
 // Decides by the first rule whose path fits; a method without a rule is nobody's. Health and
 // reflection are everybody's who could connect.
 //
@@ -29,16 +33,21 @@ absl::Status CheckAccess(const std::vector<AccessRule>& rules, absl::string_view
 // The same as gRPC asks it, before a call reaches its handler. Thread-safe, does not block.
 class AccessControl final : public grpc::AuthMetadataProcessor {
  public:
-  // Without `tokens`, certificates alone count.
-  AccessControl(std::vector<AccessRule> rules, std::shared_ptr<BearerTokens> tokens);
+  // Without `tokens`, certificates alone count. `on_refused` may be empty.
+  AccessControl(std::vector<AccessRule> rules, std::shared_ptr<BearerTokens> tokens,
+                OnRefused on_refused);
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
                        OutputMetadata* consumed, OutputMetadata* response) override;
 
  private:
+  absl::Status Check(absl::string_view method, const InputMetadata& metadata,
+                     const grpc::AuthContext& context, OutputMetadata* consumed) const;
+
   const std::vector<AccessRule> rules_;
   const std::shared_ptr<BearerTokens> tokens_;
+  const OnRefused on_refused_;
 };
 
 }  // namespace lockstep::rpc

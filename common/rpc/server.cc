@@ -46,7 +46,7 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const ServerOptions& opti
   if (options.security == nullptr) return grpc::InsecureServerCredentials();
   auto credentials = options.security->ServerCredentials(options.client_certificates);
   credentials->SetAuthMetadataProcessor(
-      std::make_shared<AccessControl>(options.access, options.tokens));
+      std::make_shared<AccessControl>(options.access, options.tokens, options.on_refused));
   return credentials;
 }
 
@@ -75,17 +75,24 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   int port = 0;
   builder.AddListeningPort(options.address, CredentialsOf(options), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
+  auto unknown_methods = std::make_unique<UnknownMethods>();
+  builder.RegisterCallbackGenericService(unknown_methods.get());
   std::unique_ptr<grpc::Server> grpc_server = builder.BuildAndStart();
   if (grpc_server == nullptr || port == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot listen on ", options.address,
                      ": the port is in use, or the address is not one of this machine"));
   }
-  return std::make_unique<Server>(Private{}, std::move(grpc_server), port);
+  return std::make_unique<Server>(Private{}, std::move(unknown_methods), std::move(grpc_server),
+                                  port);
 }
 
-Server::Server(Private, std::unique_ptr<grpc::Server> server, int port)
-    : server_(std::move(server)), health_(server_->GetHealthCheckService()), port_(port) {}
+Server::Server(Private, std::unique_ptr<UnknownMethods> unknown_methods,
+               std::unique_ptr<grpc::Server> server, int port)
+    : unknown_methods_(std::move(unknown_methods)),
+      server_(std::move(server)),
+      health_(server_->GetHealthCheckService()),
+      port_(port) {}
 
 Server::~Server() { Shutdown(); }
 

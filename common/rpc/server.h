@@ -11,6 +11,7 @@
 #include "common/rpc/bearer_tokens.h"
 #include "common/rpc/health_board.h"
 #include "common/rpc/security.h"
+#include "common/rpc/unknown_methods.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server.h"
 
@@ -35,6 +36,7 @@ struct ServerOptions {
   ClientCertificates client_certificates = ClientCertificates::kRequired;
   std::vector<AccessRule> access;
   std::shared_ptr<BearerTokens> tokens;
+  OnRefused on_refused;
 };
 
 // One gRPC server: services, grpc.health.v1 and reflection. Handlers run on gRPC's threads.
@@ -52,7 +54,8 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        const std::vector<grpc::Service*>& services);
   // For Start().
-  Server(Private, std::unique_ptr<grpc::Server> server, int port);
+  Server(Private, std::unique_ptr<UnknownMethods> unknown_methods,
+         std::unique_ptr<grpc::Server> server, int port);
   // Shuts down without grace.
   ~Server();
   Server(const Server&) = delete;
@@ -68,6 +71,7 @@ class Server {
   HealthBoard& health() { return health_; }
 
  private:
+  const std::unique_ptr<UnknownMethods> unknown_methods_;  // Called by the server.
   const std::unique_ptr<grpc::Server> server_;
   HealthBoard health_;
   const int port_;

@@ -4,8 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/log/rate_limit.h"
 
 namespace lockstep::service {
+namespace {
+
+// Anybody who can connect can be refused as often as he likes.
+constexpr absl::Duration kRefusalLogPeriod = absl::Seconds(10);
+
+}  // namespace
 
 ServiceBase::ServiceBase(Private, const std::string& name, ServerSettings settings)
     : settings_(std::move(settings)),
@@ -19,6 +26,20 @@ absl::StatusOr<std::unique_ptr<ServiceBase>> ServiceBase::Create(const std::stri
   }
   if (!base->settings_.metrics_listen.empty()) LOCKSTEP_RETURN_IF_ERROR(base->ExposeMetrics());
   return base;
+}
+
+rpc::ServerOptions ServiceBase::ServerOptions(std::vector<rpc::AccessRule> access) const {
+  rpc::ServerOptions options = settings_.rpc;
+  options.access = std::move(access);
+  options.on_refused = [clock = clock(), logger = logger_,
+                        limit = std::make_shared<log::RateLimit>(kRefusalLogPeriod)](
+                           absl::string_view method, const absl::Status& why) {
+    if (const auto held_back = limit->Pass(clock->Now())) {
+      logger.Warning("call_refused",
+                     {{"method", method}, {"status", why}, {"held_back", *held_back}});
+    }
+  };
+  return options;
 }
 
 absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::Security& security) {

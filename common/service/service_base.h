@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -36,6 +37,9 @@ class ServiceBase {
   const base::Clock* clock() const { return &clock_; }
   const log::Logger& logger() const { return logger_; }
   metrics::Registry* registry() { return &registry_; }
+  // For the role's server, which those may call that `access` names. Of calls that it refuses the
+  // log says so now and then.
+  rpc::ServerOptions ServerOptions(std::vector<rpc::AccessRule> access) const;
   // Where metrics are served, host:port or https://host:port; empty without an endpoint.
   std::string metrics_address() const;
 

@@ -74,9 +74,10 @@ class RouterServer::Impl {
   }
 
   absl::Status Start() {
-    rpc::ServerOptions server = base_->settings().rpc;
-    server.access = {{"/lockstep.v1.RouterService/", {"gateway"}}};
-    LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {&service_}));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        server_,
+        rpc::Server::Start(base_->ServerOptions({{"/lockstep.v1.RouterService/", {"gateway"}}}),
+                           {&service_}));
     ticker_ = std::thread([this] { RunTicker(); });
     server_->health().SetStarted(true);
     server_->health().SetReady(true);

@@ -63,9 +63,8 @@ class SchedulerServer::Impl {
                        .logger = base_->logger()});
     service_ = std::make_unique<SchedulerService>(
         SchedulerService::Options{.cluster_id = cluster_id, .lease = options_.core.lease}, host_);
-    rpc::ServerOptions server = options_.server.rpc;
-    server.access = Access();
-    LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
+    LOCKSTEP_ASSIGN_OR_RETURN(server_,
+                              rpc::Server::Start(base_->ServerOptions(Access()), {service_.get()}));
     ticker_ = std::thread([this] { RunTicker(); });
     server_->health().SetStarted(true);
     server_->health().SetReady(true);

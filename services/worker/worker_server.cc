@@ -180,10 +180,10 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
                                                          .streams = streams_.get(),
                                                          .clock = base_->clock()},
                                              control_.get());
-  rpc::ServerOptions server = options_.server.rpc;
+  rpc::ServerOptions server =
+      base_->ServerOptions({{"/lockstep.v1.WorkerService/Run", {"router"}},
+                            {"/lockstep.v1.WorkerService/Control", {"scheduler"}}});
   server.ping_interval_min = kPingIntervalMin;
-  server.access = {{"/lockstep.v1.WorkerService/Run", {"router"}},
-                   {"/lockstep.v1.WorkerService/Control", {"scheduler"}}};
   LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
   server_->health().SetStarted(true);
   link_ = std::make_unique<SchedulerLink>(

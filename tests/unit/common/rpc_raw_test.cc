@@ -31,6 +31,8 @@ class RawCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
     EXPECT_TRUE(done_.WaitFor(1));
     return status_;
   }
+  // Of the status, as they came.
+  const std::string& details() const { return details_; }
 
  private:
   void OnReadDone(bool ok) override {
@@ -38,6 +40,7 @@ class RawCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
   }
   void OnDone(const grpc::Status& status) override {
     status_ = FromGrpcStatus(status);
+    details_ = status.error_details();
     done_.Add(1);
   }
 
@@ -45,6 +48,7 @@ class RawCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
   grpc::ByteBuffer message_;
   grpc::ByteBuffer answer_;
   absl::Status status_;
+  std::string details_;
   WaitableCount done_;
 };
 
@@ -62,9 +66,20 @@ TEST_F(RawTest, ReflectionIsServed) {
   EXPECT_TRUE(Send("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", nullptr).ok());
 }
 
-TEST_F(RawTest, UnknownMethodIsUnimplemented) {
-  EXPECT_EQ(Send("/lockstep.test.EchoService/Nothing", nullptr).code(),
-            absl::StatusCode::kUnimplemented);
+TEST_F(RawTest, UnknownMethodIsUnimplementedAndItsErrorHasDetails) {
+  for (const char* method : {"/lockstep.test.EchoService/Nothing", "/lockstep.test.Nobody/Unary"}) {
+    for (const std::string* bytes : {static_cast<const std::string*>(nullptr), &garbage_}) {
+      grpc::GenericStub stub(MakeChannel(absl::StrCat("127.0.0.1:", server_->port())));
+      RawCall call(&stub, method, bytes);
+      const absl::Status status = call.Wait();
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+      EXPECT_EQ(status.message(), absl::StrCat(method, ": not a method of this server"));
+      v1::ErrorDetail detail;
+      ASSERT_TRUE(detail.ParseFromString(call.details()));
+      EXPECT_EQ(detail.code(), static_cast<int>(status.code()));
+      EXPECT_EQ(detail.message(), status.message());
+    }
+  }
 }
 
 TEST_F(RawTest, RequestThatDoesNotParseNeverReachesAUnaryHandler) {
