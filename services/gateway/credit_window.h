@@ -19,9 +19,8 @@ inline int64_t CreditWindow(const ValidRequest& request) {
   constexpr int64_t kTokensMax = 256;
   const v1::LogprobOptions& options = request.effective.logprobs();
   const LogprobWidths widths = WidthsFor(options, options.generated(), /*details=*/true);
-  const int64_t numbers =
-      1 + widths.raw + widths.scaled + widths.entropy + 2 * widths.top + widths.chosen;
-  const int64_t tokens = kRequestBytes / (request.n * numbers * base::kPackedNumberBytes);
+  const int64_t token_bytes = (1 + widths.Sum()) * base::kPackedNumberBytes;
+  const int64_t tokens = kRequestBytes / (request.n * token_bytes);
   return std::clamp(tokens, kTokensMin, kTokensMax);
 }
 

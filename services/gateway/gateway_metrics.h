@@ -10,8 +10,10 @@ namespace lockstep::gateway {
 struct GatewayMetrics {
   explicit GatewayMetrics(metrics::Registry* registry)
       : requests(registry, "lockstep_gateway_requests_total",
-                 "Requests that ended, by status code of the whole request.", "code",
-                 metrics::StatusCodeLabels()),
+                 "Requests that ended, by the status that the client got: calls of Generate, "
+                 "GenerateStream and Score, each prompt of GenerateMany, and calls of any method "
+                 "that access control refused. A request whose only sample failed has its status.",
+                 "code", metrics::StatusCodeLabels()),
         samples(registry, "lockstep_gateway_samples_total", "Samples that ended, by reason.",
                 "reason", {"unspecified", "stop", "length", "abort", "error", "partial"}),
         prompt_tokens(registry, "lockstep_gateway_prompt_tokens_total",
@@ -36,7 +38,8 @@ struct GatewayMetrics {
         routers_connected(registry, "lockstep_gateway_routers_connected",
                           "Routers with an open stream."),
         request_seconds(registry, "lockstep_gateway_request_seconds",
-                        "Time from acceptance of a request to its end.",
+                        "Time from the arrival of a request to its answer, of requests that "
+                        "ended OK.",
                         metrics::RequestSecondsBuckets()),
         first_token_seconds(registry, "lockstep_gateway_first_token_seconds",
                             "Time from acceptance of a request to the first token of a sample.",

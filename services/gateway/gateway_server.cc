@@ -35,10 +35,14 @@ std::vector<rpc::AccessRule> Access() {
 }
 
 absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options,
-                                                   const base::Clock* clock,
-                                                   const log::Logger& logger) {
-  rpc::ServerOptions server = options.server.rpc;
-  server.access = Access();
+                                                   const service::ServiceBase& base,
+                                                   GatewayMetrics* metrics) {
+  rpc::ServerOptions server = base.ServerOptions(Access());
+  server.on_refused = [metrics, log = std::move(server.on_refused)](absl::string_view method,
+                                                                    const absl::Status& why) {
+    metrics->requests[why.code()].Increment();
+    log(method, why);
+  };
   if (options.tokens_dir.empty()) return server;
   LOCKSTEP_ASSIGN_OR_RETURN(
       server.tokens,
@@ -46,10 +50,10 @@ absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options
                                  .roles = {kTrainer, kOperator},
                                  .reload = options.server.reload,
                                  .on_error =
-                                     [logger](const absl::Status& error) {
+                                     [logger = base.logger()](const absl::Status& error) {
                                        logger.Error("tokens_unread", {{"error", error}});
                                      }},
-                                clock));
+                                base.clock()));
   server.client_certificates = rpc::ClientCertificates::kOptional;
   return server;
 }
@@ -68,6 +72,9 @@ class GatewayServer::Impl {
   // The ticker's work, on its thread "gateway-ticker".
   void RunTicker();
   void AskClusterInfo(absl::Time now);
+  // Ready once the model is known, since until then every request is refused; and then for good,
+  // whoever leaves later.
+  void NoteReady();
   bool AnyRunning() const { return !table_->Running().empty(); }
 
   const GatewayOptions options_;
@@ -91,7 +98,8 @@ class GatewayServer::Impl {
   base::Mutex mutex_;
   base::CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time next_info_ = absl::InfinitePast();  // The ticker's own.
+  absl::Time next_info_ = absl::InfinitePast();  // The ticker's own, as the next one.
+  bool ready_ = false;
   std::thread ticker_;
 };
 
@@ -133,11 +141,10 @@ absl::Status GatewayServer::Impl::Start() {
                                                                     .throughput = &throughput_,
                                                                     .clock = base_->clock()});
   LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ServerOptions server,
-                            ServerOptionsOf(options_, base_->clock(), base_->logger()));
+                            ServerOptionsOf(options_, *base_, metrics_.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server, {service_.get()}));
   ticker_ = std::thread([this] { RunTicker(); });
   server_->health().SetStarted(true);
-  server_->health().SetReady(true);
   base_->logger().Info("serving", {{"port", server_->port()}});
   return absl::OkStatus();
 }
@@ -149,6 +156,7 @@ void GatewayServer::Impl::RunTicker() {
     mutex_.Unlock();
     const absl::Time now = base_->clock()->Now();
     routes_->Tick();
+    NoteReady();
     if (now >= next_sweep) {
       table_->Sweep();
       streams_.Tick(now, drain_.phase() != rpc::DrainState::Phase::kServing);
@@ -161,6 +169,13 @@ void GatewayServer::Impl::RunTicker() {
     mutex_.Lock();
     if (!stopping_) stop_.WaitFor(&mutex_, kTickPause);
   }
+}
+
+void GatewayServer::Impl::NoteReady() {
+  if (ready_ || !cluster_->Limits().ok()) return;
+  ready_ = true;
+  server_->health().SetReady(true);
+  base_->logger().Info("ready", {});
 }
 
 void GatewayServer::Impl::AskClusterInfo(absl::Time now) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/gateway/gateway_queries.h"
 #include "services/gateway/generate_handlers.h"
 
@@ -38,6 +39,30 @@ grpc::ServerUnaryReactor* Relay(v1::SchedulerService::StubInterface* scheduler,
   return rpc::StartHandler<RelayHandler<Request, Response>>(
       scheduler, method, default_deadline, std::move(on_answer), context, request, response);
 }
+
+absl::Status NotServed(const char* method) {
+  return absl::UnimplementedError(absl::StrCat(method, ": this version does not serve it"));
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Refuse(const char* method, grpc::CallbackServerContext* context,
+                                 const Request* request, Response* response) {
+  return rpc::StartHandler<LocalHandler<Request, Response>>(
+      [method](const Request&) -> absl::StatusOr<Response> { return NotServed(method); }, context,
+      request, response);
+}
+
+class UpdateWeightsHandler final
+    : public rpc::ClientStreamHandler<v1::UpdateWeightsRequest, v1::UpdateWeightsResponse> {
+ public:
+  UpdateWeightsHandler(grpc::CallbackServerContext* context, v1::UpdateWeightsResponse* response)
+      : ClientStreamHandler(context, response) {}
+
+ private:
+  void Start() override { Finish(NotServed("UpdateWeights")); }
+  void OnMessage(v1::UpdateWeightsRequest&) override {}
+  void OnHalfClose() override {}
+};
 
 }  // namespace
 
@@ -151,6 +176,41 @@ grpc::ServerUnaryReactor* GatewayService::GetServerInfo(grpc::CallbackServerCont
   return Answer<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       parts_.long_work, context, request, response,
       [this](const auto&) { return AnswerServerInfo(*parts_.cluster); });
+}
+
+grpc::ServerReadReactor<v1::UpdateWeightsRequest>* GatewayService::UpdateWeights(
+    grpc::CallbackServerContext* context, v1::UpdateWeightsResponse* response) {
+  return rpc::StartHandler<UpdateWeightsHandler>(context, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::GetWeights(grpc::CallbackServerContext* context,
+                                                     const v1::GetWeightsRequest* request,
+                                                     v1::GetWeightsResponse* response) {
+  return Refuse("GetWeights", context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::SetWeightVersion(
+    grpc::CallbackServerContext* context, const v1::SetWeightVersionRequest* request,
+    v1::SetWeightVersionResponse* response) {
+  return Refuse("SetWeightVersion", context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::ReleaseMemory(grpc::CallbackServerContext* context,
+                                                        const v1::ReleaseMemoryRequest* request,
+                                                        v1::ReleaseMemoryResponse* response) {
+  return Refuse("ReleaseMemory", context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::ResumeMemory(grpc::CallbackServerContext* context,
+                                                       const v1::ResumeMemoryRequest* request,
+                                                       v1::ResumeMemoryResponse* response) {
+  return Refuse("ResumeMemory", context, request, response);
+}
+
+grpc::ServerUnaryReactor* GatewayService::Replay(grpc::CallbackServerContext* context,
+                                                 const v1::ReplayRequest* request,
+                                                 v1::ReplayResponse* response) {
+  return Refuse("Replay", context, request, response);
 }
 
 }  // namespace lockstep::gateway

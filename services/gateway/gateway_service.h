@@ -13,7 +13,8 @@
 
 namespace lockstep::gateway {
 
-// The trainer's RPCs, one handler each; what is not overridden answers UNIMPLEMENTED.
+// The trainer's RPCs, one handler each. Those for weights, memory and replay are not served yet:
+// they answer UNIMPLEMENTED.
 class GatewayService final : public v1::RolloutService::CallbackService {
  public:
   struct Parts {
@@ -67,6 +68,24 @@ class GatewayService final : public v1::RolloutService::CallbackService {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest* request,
                                           v1::GetServerInfoResponse* response) override;
+
+  grpc::ServerReadReactor<v1::UpdateWeightsRequest>* UpdateWeights(
+      grpc::CallbackServerContext* context, v1::UpdateWeightsResponse* response) override;
+  grpc::ServerUnaryReactor* GetWeights(grpc::CallbackServerContext* context,
+                                       const v1::GetWeightsRequest* request,
+                                       v1::GetWeightsResponse* response) override;
+  grpc::ServerUnaryReactor* SetWeightVersion(grpc::CallbackServerContext* context,
+                                             const v1::SetWeightVersionRequest* request,
+                                             v1::SetWeightVersionResponse* response) override;
+  grpc::ServerUnaryReactor* ReleaseMemory(grpc::CallbackServerContext* context,
+                                          const v1::ReleaseMemoryRequest* request,
+                                          v1::ReleaseMemoryResponse* response) override;
+  grpc::ServerUnaryReactor* ResumeMemory(grpc::CallbackServerContext* context,
+                                         const v1::ResumeMemoryRequest* request,
+                                         v1::ResumeMemoryResponse* response) override;
+  grpc::ServerUnaryReactor* Replay(grpc::CallbackServerContext* context,
+                                   const v1::ReplayRequest* request,
+                                   v1::ReplayResponse* response) override;
 
  private:
   const absl::Duration default_deadline_;

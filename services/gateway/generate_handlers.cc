@@ -2,39 +2,37 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/rpc/status_conversion.h"
-
 namespace lockstep::gateway {
 namespace {
 
-// RESOURCE_EXHAUSTED when an answer is larger than a message may be.
+absl::StatusOr<std::shared_ptr<Generation>> Begin(const RequestStarter& starter,
+                                                  const v1::GenerateRequest& request,
+                                                  const rpc::CallScope& scope) {
+  return starter.Generate(request, starter.ScopeToRun(scope), AnswerForm::kWhole);
+}
+
+absl::StatusOr<std::shared_ptr<Generation>> Begin(const RequestStarter& starter,
+                                                  const v1::ScoreRequest& request,
+                                                  const rpc::CallScope& scope) {
+  return starter.Score(request, scope);
+}
+
 template <typename Response>
-absl::StatusOr<Response> CheckSize(Response response, const Generation& generation) {
-  const int64_t limit = generation.context().limits->message_bytes_max;
-  const int64_t bytes = static_cast<int64_t>(response.ByteSizeLong());
-  if (bytes <= limit) return response;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the answer has ", bytes, " bytes, server.message_bytes_max is ", limit,
-                   "; ask for fewer samples, or use GenerateStream"));
+absl::StatusOr<Response> AnswerOf(const Generation& generation);
+
+template <>
+absl::StatusOr<v1::GenerateResponse> AnswerOf(const Generation& generation) {
+  return generation.Response();
 }
 
-// A request of one failed sample is a failed request.
-absl::StatusOr<v1::GenerateResponse> ResponseOf(const Generation& generation) {
-  v1::GenerateResponse response = generation.Response();
-  if (response.samples_size() == 1 &&
-      response.samples(0).finish_reason() == v1::FINISH_REASON_ERROR) {
-    return rpc::FromErrorDetail(response.samples(0).error());
-  }
-  return CheckSize(std::move(response), generation);
-}
-
-absl::StatusOr<v1::ScoreResponse> ScoreOf(const Generation& generation) {
-  LOCKSTEP_ASSIGN_OR_RETURN(v1::GenerateResponse generated, ResponseOf(generation));
+template <>
+absl::StatusOr<v1::ScoreResponse> AnswerOf(const Generation& generation) {
+  v1::GenerateResponse generated = generation.Response();
   v1::Sample* sample = generated.mutable_samples(0);
   if (sample->finish_reason() == v1::FINISH_REASON_ABORT) {
-    return absl::AbortedError("the request was aborted");
+    return generation.TimeIsUp()
+               ? absl::DeadlineExceededError("the deadline came before the scores")
+               : absl::AbortedError("the request was aborted");
   }
   v1::ScoreResponse response;
   response.set_request_id(generated.request_id());
@@ -44,45 +42,44 @@ absl::StatusOr<v1::ScoreResponse> ScoreOf(const Generation& generation) {
   response.mutable_fingerprint()->Swap(generated.mutable_fingerprint());
   response.set_mode(generated.mode());
   response.mutable_receipt()->Swap(sample->mutable_receipt());
-  return CheckSize(std::move(response), generation);
+  return response;
 }
 
 }  // namespace
 
-void GenerateHandler::Start() {
-  auto generation =
-      starter_->Generate(request(), starter_->ScopeToRun(scope()), Generation::Credit::kLedger);
-  if (!generation.ok()) return Respond(generation.status());
+template <typename Request, typename Response>
+void AnswerHandler<Request, Response>::Start() {
+  auto generation = Begin(*starter_, this->request(), this->scope());
+  if (!generation.ok()) return this->Respond(generation.status());
   generation_ = *std::move(generation);
   auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
-    self->starter_->Settle(*self->generation_);
-    self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(self->generation_->answer_bytes()),
-                                [self] { self->Respond(ResponseOf(*self->generation_)); });
+    const Generation& ended = *self->generation_;
+    self->starter_->Settle(ended);
+    absl::Status status = ended.Outcome();
+    const AnswerBytes bytes = ended.MeasureAnswer();
+    if (status.ok()) {
+      status = CheckAnswerFits(bytes, AnswerForm::kWhole, *ended.context().limits);
+    }
+    if (!status.ok()) return self->Respond(std::move(status));
+    self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(bytes.whole),
+                                [self] { self->Respond(AnswerOf<Response>(*self->generation_)); });
   });
   observer_ = observer.get();
   generation_->Subscribe(std::move(observer));
 }
 
-void GenerateHandler::OnCancelled() {
+template <typename Request, typename Response>
+void AnswerHandler<Request, Response>::OnCancelled() {
   if (generation_ != nullptr) generation_->Unsubscribe(observer_);
 }
 
-void ScoreHandler::Start() {
-  auto generation = starter_->Score(request(), scope());
-  if (!generation.ok()) return Respond(generation.status());
-  generation_ = *std::move(generation);
-  auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
-    self->starter_->Settle(*self->generation_);
-    self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(self->generation_->answer_bytes()),
-                                [self] { self->Respond(ScoreOf(*self->generation_)); });
-  });
-  observer_ = observer.get();
-  generation_->Subscribe(std::move(observer));
+template <typename Request, typename Response>
+void AnswerHandler<Request, Response>::OnClosed(const absl::Status& status) {
+  starter_->meter().Count(starter_->meter().EndOf(arrival_, status));
 }
 
-void ScoreHandler::OnCancelled() {
-  if (generation_ != nullptr) generation_->Unsubscribe(observer_);
-}
+template class AnswerHandler<v1::GenerateRequest, v1::GenerateResponse>;
+template class AnswerHandler<v1::ScoreRequest, v1::ScoreResponse>;
 
 class GenerateStreamHandler::Observer final : public GenerationObserver {
  public:
@@ -91,7 +88,7 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
   void OnDelta(v1::GenerateDelta delta) override { handler_->Send(std::move(delta)); }
   void OnFinished() override {
     handler_->starter_->Settle(*handler_->generation_);
-    handler_->Finish(absl::OkStatus());
+    handler_->Finish(handler_->generation_->Outcome());
   }
   bool wants_deltas() const override { return true; }
 
@@ -101,7 +98,7 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
 
 void GenerateStreamHandler::Start() {
   auto generation =
-      starter_->Generate(request(), starter_->ScopeToRun(scope()), Generation::Credit::kReader);
+      starter_->Generate(request(), starter_->ScopeToRun(scope()), AnswerForm::kAsItComes);
   if (!generation.ok()) return Finish(generation.status());
   generation_ = *std::move(generation);
   v1::GenerateDelta first;
@@ -132,6 +129,10 @@ void GenerateStreamHandler::OnWritten() {
 
 void GenerateStreamHandler::OnCancelled() {
   if (generation_ != nullptr) generation_->Unsubscribe(observer_);
+}
+
+void GenerateStreamHandler::OnClosed(const absl::Status& status) {
+  starter_->meter().Count(starter_->meter().EndOf(arrival_, status));
 }
 
 }  // namespace lockstep::gateway

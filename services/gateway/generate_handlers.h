@@ -23,39 +23,31 @@ class FinishObserver final : public GenerationObserver {
   absl::AnyInvocable<void()> done_;
 };
 
-class GenerateHandler final : public rpc::UnaryHandler<v1::GenerateRequest, v1::GenerateResponse> {
+// One request, one answer: Generate and Score.
+template <typename Request, typename Response>
+class AnswerHandler final : public rpc::UnaryHandler<Request, Response> {
  public:
-  GenerateHandler(const RequestStarter* starter, LongWorkThread* long_work,
-                  grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
-                  v1::GenerateResponse* response)
-      : UnaryHandler(context, request, response), starter_(starter), long_work_(long_work) {}
+  AnswerHandler(const RequestStarter* starter, LongWorkThread* long_work,
+                grpc::CallbackServerContext* context, const Request* request, Response* response)
+      : rpc::UnaryHandler<Request, Response>(context, request, response),
+        starter_(starter),
+        long_work_(long_work),
+        arrival_(starter->meter().Arrive(this->scope().deadline)) {}
 
  private:
   void Start() override;
   void OnCancelled() override;
+  void OnClosed(const absl::Status& status) override;
 
   const RequestStarter* const starter_;
   LongWorkThread* const long_work_;
+  const RequestMeter::Arrival arrival_;
   std::shared_ptr<Generation> generation_;
   const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
 };
 
-class ScoreHandler final : public rpc::UnaryHandler<v1::ScoreRequest, v1::ScoreResponse> {
- public:
-  ScoreHandler(const RequestStarter* starter, LongWorkThread* long_work,
-               grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
-               v1::ScoreResponse* response)
-      : UnaryHandler(context, request, response), starter_(starter), long_work_(long_work) {}
-
- private:
-  void Start() override;
-  void OnCancelled() override;
-
-  const RequestStarter* const starter_;
-  LongWorkThread* const long_work_;
-  std::shared_ptr<Generation> generation_;
-  const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
-};
+using GenerateHandler = AnswerHandler<v1::GenerateRequest, v1::GenerateResponse>;
+using ScoreHandler = AnswerHandler<v1::ScoreRequest, v1::ScoreResponse>;
 
 // Token deltas as they come. A client that reads slowly stops its own sequences: credit is granted
 // as deltas leave.
@@ -64,7 +56,9 @@ class GenerateStreamHandler final
  public:
   GenerateStreamHandler(const RequestStarter* starter, grpc::CallbackServerContext* context,
                         const v1::GenerateRequest* request)
-      : ServerStreamHandler(context, request, rpc::kBoundedByCredit), starter_(starter) {}
+      : ServerStreamHandler(context, request, rpc::kBoundedByCredit),
+        starter_(starter),
+        arrival_(starter->meter().Arrive(scope().deadline)) {}
 
  private:
   class Observer;
@@ -75,9 +69,11 @@ class GenerateStreamHandler final
   void Start() override;
   void OnCancelled() override;
   void OnWritten() override;
+  void OnClosed(const absl::Status& status) override;
   void Send(v1::GenerateDelta delta);
 
   const RequestStarter* const starter_;
+  const RequestMeter::Arrival arrival_;
   std::shared_ptr<Generation> generation_;
   const GenerationObserver* observer_ = nullptr;  // The generation's, a key to unsubscribe by.
   base::Mutex sent_mutex_;

@@ -105,10 +105,10 @@ void GenerateManyHandler::ItemStarted() {
   bool closed;
   {
     base::MutexLock lock(&items_mutex_);
-    closed = closed_;
+    closed = closed_.has_value();
   }
   // It may have closed while the item was started.
-  if (closed) return LeaveItems();
+  if (closed) return LeaveItems(absl::CancelledError());
   Proceed();
 }
 
@@ -128,7 +128,8 @@ void GenerateManyHandler::StartPending() {
   // The stream closed while the wish was on its way, perhaps after it had left the pool.
   if (closed) return pool_->Leave(this);
   if (!request.has_generate()) {
-    return SendError("", absl::InvalidArgumentError("kind: not set"));
+    return SendError("", absl::InvalidArgumentError("kind: not set"),
+                     starter_->meter().Arrive(scope().deadline));
   }
   if (LongWorkThread::IsShortText(request.generate().prompt_text().size()))
     return StartItem(request);
@@ -161,10 +162,13 @@ absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& opt
 
 void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
   const std::string& request_id = request.generate().request_id();
+  const RequestMeter::Arrival arrival = starter_->meter().Arrive(scope().deadline);
   if (!(request.timeout_seconds() >= 0)) {  // Also what is not a number.
-    return SendError(request_id, absl::InvalidArgumentError(
-                                     absl::StrCat("timeout_seconds: ", request.timeout_seconds(),
-                                                  " is outside [0, infinity]")));
+    return SendError(
+        request_id,
+        absl::InvalidArgumentError(absl::StrCat("timeout_seconds: ", request.timeout_seconds(),
+                                                " is outside [0, infinity]")),
+        arrival);
   }
   bool wants_samples = false;
   bool is_new = false;
@@ -176,9 +180,11 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
     is_new = !request_id.empty() && items_.try_emplace(request_id).second;
   }
   if (!is_new) {
-    return SendError(request_id, absl::InvalidArgumentError(absl::StrCat(
-                                     "generate.request_id: \"", request_id,
-                                     "\" is empty or in work on this stream already")));
+    return SendError(
+        request_id,
+        absl::InvalidArgumentError(absl::StrCat("generate.request_id: \"", request_id,
+                                                "\" is empty or in work on this stream already")),
+        arrival);
   }
   rpc::CallScope item_scope = starter_->ScopeToRun(scope());
   if (request.timeout_seconds() > 0) {
@@ -186,13 +192,13 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
         std::min(item_scope.deadline, clock_->Now() + absl::Seconds(request.timeout_seconds()));
   }
   auto generation =
-      starter_->Generate(request.generate(), item_scope, Generation::Credit::kLedger, selection);
+      starter_->Generate(request.generate(), item_scope, AnswerForm::kBySample, selection);
   if (!generation.ok()) {
     {
       base::MutexLock lock(&items_mutex_);
       items_.erase(request_id);
     }
-    return SendError(request_id, generation.status());
+    return SendError(request_id, generation.status(), arrival);
   }
   auto observer = std::make_shared<Observer>(rpc::SharedFrom(this), request_id, wants_samples);
   {
@@ -200,6 +206,7 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
     Item& item = items_[request_id];
     item.generation = *generation;
     item.observer = observer.get();
+    item.arrival = arrival;
     item.order = groups_accepted_++;
     item.done.assign((*generation)->context().request.n, false);
   }
@@ -231,11 +238,13 @@ void GenerateManyHandler::SampleEnded(const std::string& request_id, const v1::S
 
 void GenerateManyHandler::ItemFinished(const std::string& request_id) {
   std::shared_ptr<Generation> generation;
+  RequestMeter::Arrival arrival;
   {
     base::MutexLock lock(&items_mutex_);
     const auto found = items_.find(request_id);
     if (found == items_.end()) return;
     generation = std::move(found->second.generation);
+    arrival = found->second.arrival;
     // Which groups are kept must not depend on which of them happen to be quick.
     const bool may_be_kept = options_.select() != v1::SELECT_ORDER_LOWEST_INDEX ||
                              found->second.order < options_.groups_total();
@@ -243,14 +252,21 @@ void GenerateManyHandler::ItemFinished(const std::string& request_id) {
     items_.erase(found);
   }
   starter_->Settle(*generation);
-  const bool is_short = LongWorkThread::IsShortAnswer(generation->answer_bytes());
-  long_work_->RunOrPost(is_short, [self = rpc::SharedFrom(this), generation] {
-    self->SendAnswer(generation->Response());
-  });
+  AnswerBytes bytes = generation->MeasureAnswer();
+  const bool is_short = LongWorkThread::IsShortAnswer(bytes.whole);
+  long_work_->RunOrPost(
+      is_short, [self = rpc::SharedFrom(this), generation, bytes = std::move(bytes), arrival] {
+        self->SendAnswer(*generation, bytes, arrival);
+      });
 }
 
-void GenerateManyHandler::SendAnswer(v1::GenerateResponse response) {
-  const std::string request_id = response.request_id();
+void GenerateManyHandler::SendAnswer(const Generation& generation, const AnswerBytes& bytes,
+                                     const RequestMeter::Arrival& arrival) {
+  const RequestContext& context = generation.context();
+  const std::string& request_id = context.request.request_id;
+  const absl::Status fits = CheckAnswerFits(bytes, AnswerForm::kBySample, *context.limits);
+  if (!fits.ok()) return SendError(request_id, fits, arrival);
+  v1::GenerateResponse response = generation.Response();
   std::vector<v1::Sample> samples(std::make_move_iterator(response.mutable_samples()->begin()),
                                   std::make_move_iterator(response.mutable_samples()->end()));
   response.clear_samples();
@@ -259,40 +275,49 @@ void GenerateManyHandler::SendAnswer(v1::GenerateResponse response) {
   *part.mutable_response() = std::move(response);
   size_t part_bytes = part.ByteSizeLong();
   for (size_t i = 0; i < samples.size(); ++i) {
-    const size_t bytes = samples[i].ByteSizeLong();
-    if (part.response().samples_size() > 0 && part_bytes + bytes > kPartBytes) {
+    if (part.response().samples_size() > 0 && part_bytes + bytes.samples[i] > kPartBytes) {
       part.set_more(true);
-      Send(std::exchange(part, {}), /*frees_slot=*/false);
+      Send(std::exchange(part, {}), /*last_of=*/std::nullopt);
       part.set_request_id(request_id);
       part_bytes = 0;
     }
     *part.mutable_response()->add_samples() = std::move(samples[i]);
-    part_bytes += bytes;
+    part_bytes += bytes.samples[i];
   }
-  Send(std::move(part), /*frees_slot=*/true);
+  // A failed sample is in the answer; where it is the only one, the request counts as failed.
+  Send(std::move(part), starter_->meter().EndOf(arrival, generation.Outcome()));
 }
 
-void GenerateManyHandler::SendError(const std::string& request_id, const absl::Status& status) {
+void GenerateManyHandler::SendError(const std::string& request_id, const absl::Status& status,
+                                    const RequestMeter::Arrival& arrival) {
   v1::GenerateManyResponse message;
   message.set_request_id(request_id);
   *message.mutable_error() = rpc::ToErrorDetail(status);
-  Send(std::move(message), /*frees_slot=*/true);
+  Send(std::move(message), starter_->meter().EndOf(arrival, status));
 }
 
-void GenerateManyHandler::Send(v1::GenerateManyResponse message, bool frees_slot) {
+void GenerateManyHandler::Send(v1::GenerateManyResponse message,
+                               std::optional<RequestEnd> last_of) {
   {
     base::MutexLock lock(&items_mutex_);
-    sent_.push_back({frees_slot, clock_->Now()});
-    (void)Write(std::move(message));
+    if (!closed_.has_value()) {
+      sent_.push_back({last_of, clock_->Now()});
+      (void)Write(std::move(message));
+    } else if (last_of.has_value()) {
+      starter_->meter().Count({closed_->code(), last_of->took});
+    }
   }
   // The work is done; that nobody reads the answer is this stream's own affair.
-  if (frees_slot) pool_->Give(this);
+  if (last_of.has_value()) pool_->Give(this);
 }
 
 void GenerateManyHandler::OnWritten() {
   {
     base::MutexLock lock(&items_mutex_);
-    if (sent_.front().frees_slot) --slots_used_;
+    if (const auto& ended = sent_.front().last_of) {
+      --slots_used_;
+      starter_->meter().Count(*ended);
+    }
     sent_.pop_front();
     // The transport takes messages in order, so the next one waits from now on.
     if (!sent_.empty()) sent_.front().since = clock_->Now();
@@ -324,25 +349,35 @@ void GenerateManyHandler::OnHalfClose() {
   Proceed();
 }
 
-void GenerateManyHandler::OnClosed(const absl::Status& /*status*/) {
+void GenerateManyHandler::OnClosed(const absl::Status& status) {
+  const RequestMeter& meter = starter_->meter();
   {
     base::MutexLock lock(&items_mutex_);
-    closed_ = true;
+    closed_ = status;
+    // Answers that the client did not take. A stream that ends well leaves none.
+    for (const Sent& sent : sent_) {
+      if (sent.last_of.has_value()) meter.Count({status.code(), sent.last_of->took});
+    }
+    if (!status.ok()) {
+      for (size_t i = 0; i < pending_.size(); ++i) meter.Count({.code = status.code()});
+    }
     pending_.clear();
   }
   pool_->Leave(this);
   // A message may have been on its way while the client was found to be gone.
-  LeaveItems();
+  LeaveItems(status);
 }
 
-void GenerateManyHandler::LeaveItems() {
+void GenerateManyHandler::LeaveItems(const absl::Status& status) {
   absl::flat_hash_map<std::string, Item> items;
   {
     base::MutexLock lock(&items_mutex_);
     items.swap(items_);
   }
   for (auto& [id, item] : items) {
-    if (item.generation != nullptr) item.generation->Unsubscribe(item.observer);
+    if (item.generation == nullptr) continue;  // It is being started, and left after that.
+    item.generation->Unsubscribe(item.observer);
+    starter_->meter().Count(starter_->meter().EndOf(item.arrival, status));
   }
 }
 
@@ -363,8 +398,10 @@ void GenerateManyHandler::Tick(absl::Time now, bool draining) {
   for (const auto& generation : ending) generation->EndEarly(v1::FINISH_REASON_PARTIAL);
   if (draining) Proceed();
   if (idle) {
-    LeaveItems();
-    Abort(absl::DeadlineExceededError("an answer was not read within stream_idle_timeout"));
+    const absl::Status unread =
+        absl::DeadlineExceededError("an answer was not read within stream_idle_timeout");
+    LeaveItems(unread);
+    Abort(unread);
   }
 }
 

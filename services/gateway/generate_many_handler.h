@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,23 +66,24 @@ class GenerateManyHandler final
     int64_t samples_done = 0;  // Ended by themselves.
     std::vector<bool> done;    // One a sample.
     bool enough = false;       // The group may end early.
+    RequestMeter::Arrival arrival;
   };
   // A message under way; the last one of an answer frees the slot.
   struct Sent {
-    bool frees_slot = false;
+    std::optional<RequestEnd> last_of;  // The request that ends with this message.
     absl::Time since;
   };
 
   void Start() override;
   void OnMessage(v1::GenerateManyRequest& request) override;
   void OnHalfClose() override;
-  void OnCancelled() override { LeaveItems(); }
-  void OnClosed(const absl::Status&) override;
+  void OnCancelled() override { LeaveItems(absl::CancelledError()); }
+  void OnClosed(const absl::Status& status) override;
   void OnWritten() override;
   void OnSlot() override;
 
-  // Nobody waits here for what is in work.
-  void LeaveItems();
+  // Nobody waits here for what is in work; to its client it ended with `status`.
+  void LeaveItems(const absl::Status& status);
   absl::Status TakeOptions(const v1::GenerateManyOptions& options);
   // Asks the pool for the next prompt that waits, and starts those that have a slot at once.
   void AskForSlots();
@@ -92,9 +94,12 @@ class GenerateManyHandler final
   void StartItem(const v1::GenerateManyRequest& request);
   void SampleEnded(const std::string& request_id, const v1::Sample& sample);
   void ItemFinished(const std::string& request_id);
-  void SendAnswer(v1::GenerateResponse response);
-  void SendError(const std::string& request_id, const absl::Status& status);
-  void Send(v1::GenerateManyResponse message, bool frees_slot);
+  void SendAnswer(const Generation& generation, const AnswerBytes& bytes,
+                  const RequestMeter::Arrival& arrival);
+  void SendError(const std::string& request_id, const absl::Status& status,
+                 const RequestMeter::Arrival& arrival);
+  // The last message of a request says how that one ended, and frees its slot.
+  void Send(v1::GenerateManyResponse message, std::optional<RequestEnd> last_of);
   bool EnoughLocked(const Item& item) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(items_mutex_);
   bool EnoughGroupsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(items_mutex_);
   // Reads on when a slot is free, finishes when nothing is left to do.
@@ -122,7 +127,7 @@ class GenerateManyHandler final
   bool any_message_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(items_mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(items_mutex_) = false;
+  std::optional<absl::Status> closed_ ABSL_GUARDED_BY(items_mutex_);  // How the stream ended.
 };
 
 }  // namespace lockstep::gateway

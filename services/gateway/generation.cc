@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/deadline_margin.h"
 #include "services/gateway/credit_window.h"
 
 namespace lockstep::gateway {
@@ -15,6 +16,11 @@ constexpr size_t kUncountedBytes = 768;
 constexpr size_t kUncountedSampleBytes = 128;
 // Copies of the id: here, as trace, and in a table.
 constexpr size_t kNamesOfRequest = 4;
+// Tags and lengths around the parts of a message.
+constexpr size_t kFramingBytes = 64;
+constexpr size_t kFramingBytesOfSample = 8;
+// What the hops after this one keep back of a request's time, together.
+constexpr base::DeadlineMargin kHopsMargin = {.max = absl::Milliseconds(200), .fraction_max = 0.3};
 
 }  // namespace
 
@@ -217,14 +223,6 @@ void Generation::CountEndLocked(int64_t sample) {
         .Warning("sample_failed",
                  {{"sample", sample}, {"code", error.code()}, {"error", error.message()}});
   }
-  if (ended_count_ == context_->request.n) {
-    deps_.metrics->request_seconds.Observe(deps_.clock->Now() - started_);
-    const v1::Sample& only = ledgers_[0].sample();
-    const bool failed = ledgers_.size() == 1 && only.finish_reason() == v1::FINISH_REASON_ERROR;
-    const auto code =
-        failed ? static_cast<absl::StatusCode>(only.error().code()) : absl::StatusCode::kOk;
-    deps_.metrics->requests[code].Increment();
-  }
 }
 
 void Generation::TellAllLocked(int64_t sample) {
@@ -251,6 +249,16 @@ void Generation::TellLocked(int64_t sample, Subscriber* subscriber) {
 bool Generation::finished() const {
   base::MutexLock lock(&mutex_);
   return ended_count_ == context_->request.n;
+}
+
+bool Generation::TimeIsUp() const {
+  const absl::Duration whole = options_.deadline - started_;
+  return deps_.clock->Now() - started_ >= base::LeftForNextHop(whole, kHopsMargin);
+}
+
+absl::Status Generation::Outcome() const {
+  base::MutexLock lock(&mutex_);
+  return ledgers_.size() == 1 ? ledgers_.front().error() : absl::OkStatus();
 }
 
 int64_t Generation::completed_sample_count() const {
@@ -292,10 +300,19 @@ v1::GenerateResponse Generation::Header() const {
   return header;
 }
 
-size_t Generation::answer_bytes() const {
-  size_t bytes = 0;
+AnswerBytes Generation::MeasureAnswer() const {
+  const ValidRequest& request = context_->request;
+  AnswerBytes bytes;
+  bytes.whole =
+      kFramingBytes + request.request_id.size() + context_->limits->fingerprint.ByteSizeLong();
+  if (!request.score_only) {
+    bytes.whole += request.prompt_ids.size() * sizeof(int32_t) + request.effective.ByteSizeLong();
+  }
   base::MutexLock lock(&mutex_);
-  for (const SampleLedger& ledger : ledgers_) bytes += ledger.sample().ByteSizeLong();
+  for (const SampleLedger& ledger : ledgers_) {
+    bytes.samples.push_back(ledger.sample().ByteSizeLong());
+    bytes.whole += bytes.samples.back() + kFramingBytesOfSample;
+  }
   return bytes;
 }
 

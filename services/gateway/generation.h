@@ -11,6 +11,7 @@
 #include "common/base/mutex.h"
 #include "common/log/logger.h"
 #include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/answer_size.h"
 #include "services/gateway/gateway_metrics.h"
 #include "services/gateway/route_sequence.h"
 #include "services/gateway/sample_ledger.h"
@@ -72,16 +73,22 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void EndSampleEarly(int64_t sample, v1::FinishReason reason);
 
   bool finished() const;
+  // Once finished: OK, or the error of its only sample, which is the request's own. Of several
+  // samples each has its own error, and the request is OK.
+  absl::Status Outcome() const;
   // Samples that ended by themselves, not early.
   int64_t completed_sample_count() const;
   absl::Time deadline() const { return options_.deadline; }
+  // Its deadline has come, or is so near that hops further in have ended it already.
+  bool TimeIsUp() const;
   const RequestContext& context() const { return *context_; }
   // Everything but samples.
   v1::GenerateResponse Header() const;
   // What keeping it costs in memory, about: a short answer is the smallest part of its request.
   int64_t memory_bytes() const;
-  // Of what the samples have so far, as they are sent.
-  size_t answer_bytes() const;
+  // Of the answer, once finished; rounded up by a few bytes. ScoreResponse, where only scores are
+  // wanted, has less around its sample.
+  AnswerBytes MeasureAnswer() const;
   // The whole answer, once finished.
   v1::GenerateResponse Response() const;
 

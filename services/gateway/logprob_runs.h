@@ -16,6 +16,9 @@ struct LogprobWidths {
   int64_t entropy = 0;
   int64_t top = 0;
   int64_t chosen = 0;
+
+  // Numbers a position, in all arrays together.
+  int64_t Sum() const { return raw + scaled + entropy + 2 * top + chosen; }
 };
 
 LogprobWidths WidthsFor(const v1::LogprobOptions& options, bool generated, bool details);

@@ -38,7 +38,8 @@ RequestStarter::RequestStarter(Options options, std::shared_ptr<const text::Toke
       cluster_(cluster),
       table_(table),
       drain_(drain),
-      deps_(std::move(deps)) {}
+      deps_(std::move(deps)),
+      meter_(deps_.clock, deps_.metrics) {}
 
 rpc::CallScope RequestStarter::ScopeToRun(const rpc::CallScope& call) const {
   const auto scope = rpc::ChildScope(call, deps_.clock->Now(), {.max = kAnswerMargin});
@@ -46,18 +47,18 @@ rpc::CallScope RequestStarter::ScopeToRun(const rpc::CallScope& call) const {
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
-    const v1::GenerateRequest& request, const rpc::CallScope& scope, Generation::Credit credit,
+    const v1::GenerateRequest& request, const rpc::CallScope& scope, AnswerForm form,
     const std::string& selection) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
   return Start(validator_.Generate(request, *limits), DigestOf(request) + selection, limits, scope,
-               credit);
+               form);
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
     const v1::ScoreRequest& request, const rpc::CallScope& scope) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
   return Start(validator_.Score(request, *limits), DigestOf(request), limits, scope,
-               Generation::Credit::kLedger);
+               AnswerForm::kWhole);
 }
 
 absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateRequest& request) const {
@@ -67,16 +68,19 @@ absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateReques
 
 absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
     absl::StatusOr<ValidRequest> valid, const std::string& body_digest,
-    std::shared_ptr<const ModelLimits> limits, const rpc::CallScope& scope,
-    Generation::Credit credit) const {
+    std::shared_ptr<const ModelLimits> limits, const rpc::CallScope& scope, AnswerForm form) const {
+  const auto credit =
+      form == AnswerForm::kAsItComes ? Generation::Credit::kReader : Generation::Credit::kLedger;
   const log::Logger logger =
       deps_.logger.ForRequest(scope.trace_id, valid.ok() ? valid->request_id : std::string());
   const auto refuse = [&](absl::Status status) {
-    deps_.metrics->requests[status.code()].Increment();
     logger.Step("request_refused", {{"error", status}});
     return status;
   };
   if (!valid.ok()) return refuse(valid.status());
+  if (absl::Status fits = CheckAnswerCanFit(*valid, form, *limits); !fits.ok()) {
+    return refuse(std::move(fits));
+  }
   if (drain_->phase() != rpc::DrainState::Phase::kServing) {
     return refuse(absl::UnavailableError("this gateway is draining"));
   }

@@ -124,6 +124,11 @@ void SampleLedger::End(v1::FinishReason reason, const absl::Status& error) {
   FinishText();
 }
 
+absl::Status SampleLedger::error() const {
+  const bool failed = sample_.finish_reason() == v1::FINISH_REASON_ERROR;
+  return failed ? rpc::FromErrorDetail(sample_.error()) : absl::OkStatus();
+}
+
 void SampleLedger::FinishText() {
   ended_ = true;
   if (assembler_ != nullptr) {

@@ -51,6 +51,8 @@ class SampleLedger {
   v1::GenerateDelta Since(int64_t token_begin, int64_t prompt_begin, size_t text_begin) const;
   // The whole sample, once ended.
   const v1::Sample& sample() const { return sample_; }
+  // OK unless it ended with FINISH_REASON_ERROR.
+  absl::Status error() const;
 
  private:
   absl::Status ApplyTokens(const v1::SequenceDelta& delta);

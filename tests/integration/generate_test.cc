@@ -141,5 +141,36 @@ TEST_F(GenerateTest, ManyAnswersEveryItemOverOneStream) {
   EXPECT_EQ(errors, 1);
 }
 
+TEST_F(GenerateTest, WhatIsNotServedAnswersUnimplementedAndItsErrorHasDetails) {
+  const auto code = [](const auto& response) { return response.status().code(); };
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  EXPECT_EQ(code(testing::CallNow(stub(), &testing::RolloutStub::GetWeights, {})), kUnimplemented);
+  EXPECT_EQ(code(testing::CallNow(stub(), &testing::RolloutStub::SetWeightVersion, {})),
+            kUnimplemented);
+  EXPECT_EQ(code(testing::CallNow(stub(), &testing::RolloutStub::ReleaseMemory, {})),
+            kUnimplemented);
+  EXPECT_EQ(code(testing::CallNow(stub(), &testing::RolloutStub::ResumeMemory, {})),
+            kUnimplemented);
+  EXPECT_EQ(code(testing::CallNow(stub(), &testing::RolloutStub::Replay, {})), kUnimplemented);
+  grpc::ClientContext context;
+  v1::UpdateWeightsResponse updated;
+  auto update = stub()->UpdateWeights(&context, &updated);
+  update->WritesDone();
+  const grpc::Status refused = update->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+
+  // With details, as every other error has them.
+  v1::ErrorDetail detail;
+  ASSERT_TRUE(detail.ParseFromString(refused.error_details()));
+  EXPECT_EQ(detail.code(), static_cast<int>(kUnimplemented));
+  EXPECT_EQ(detail.message(), refused.error_message());
+  EXPECT_THAT(detail.message(), ::testing::HasSubstr("UpdateWeights"));
+  EXPECT_FALSE(detail.retryable());
+  EXPECT_THAT(
+      std::string(
+          testing::CallNow(stub(), &testing::RolloutStub::GetWeights, {}).status().message()),
+      ::testing::HasSubstr("GetWeights"));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -194,5 +194,42 @@ TEST_F(MembershipTest, DrainOfAWorkerUnderLoadFailsNoRequest) {
   EXPECT_TRUE(cluster_.WaitForWorkers(1));
 }
 
+// A load balancer must not send requests where each would be refused, nor take all gateways out
+// because of what one of their peers does.
+TEST(GatewayReadinessTest, ComesWithTheFirstWorkerAndStaysWithoutAny) {
+  ClusterHarness cluster({.workers = 1, .lease_seconds = 0.5});
+  ASSERT_TRUE(cluster.StartScheduler().ok());
+  ASSERT_TRUE(cluster.StartRouter().ok());
+  ASSERT_TRUE(cluster.StartGateway().ok());
+  const auto channel = rpc::MakeChannel(cluster.gateway_address());
+  const auto is = [&](const char* name) {
+    return rpc::CheckHealth(channel, name, absl::Seconds(5)).value_or(false);
+  };
+  // Requests that come nevertheless are told to come again.
+  const absl::Status refused =
+      CallNow(cluster.stub(), &testing::RolloutStub::GetServerInfo, {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(is("live"));
+  EXPECT_TRUE(is("started"));
+  EXPECT_FALSE(is("ready"));
+  EXPECT_FALSE(is(""));
+
+  ASSERT_TRUE(cluster.StartWorker(0).ok());
+  ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return is("ready"); }));
+  v1::GenerateRequest request;
+  request.mutable_prompt_ids()->add_ids(1);
+  request.mutable_stop()->set_max_new_tokens(1);
+  EXPECT_TRUE(CallNow(cluster.stub(), &testing::RolloutStub::Generate, request).ok());
+
+  cluster.StopWorker(0);
+  ASSERT_TRUE(cluster.WaitForWorkers(0));
+  EXPECT_TRUE(is("ready"));
+  cluster.StopScheduler();
+  cluster.StopRouter();
+  ASSERT_TRUE(ClusterHarness::WaitUntil(
+      [&] { return cluster.GatewayMetric("lockstep_gateway_routers_connected") == 0; }));
+  EXPECT_TRUE(is("ready"));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -157,6 +158,74 @@ TEST(PressureTest, AnswerLargerThanTheClientTakesNamesTheLimit) {
   const auto answer = testing::GenerateAll(stub.get(), {request})[0];
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kResourceExhausted) << answer.status();
   EXPECT_THAT(std::string(answer.status().message()), ::testing::HasSubstr("4194304"));
+}
+
+// Refused before anything runs where it is certain, else in place of the answer; the streams that
+// need no such message serve it.
+TEST(PressureTest, AnswersBeyondTheLimitOfAMessageAreRefusedAsSoonAsTheyAreKnown) {
+  ClusterHarness cluster(
+      {.workers = 1, .kv_bytes = int64_t{64} << 20, .message_bytes_max = int64_t{1} << 20});
+  ASSERT_TRUE(cluster.Start().ok());
+  const auto generated = [&] {
+    return cluster.GatewayMetric("lockstep_gateway_generated_tokens_total");
+  };
+  v1::GenerateRequest group;
+  group.mutable_prompt_ids()->add_ids(1);
+  group.set_n(8);
+  group.mutable_stop()->set_max_new_tokens(400);
+  group.mutable_stop()->set_ignore_eos(true);
+  group.mutable_logprobs()->set_top_count(64);
+  const auto certain = testing::GenerateAll(cluster.stub(), {group})[0];
+  EXPECT_EQ(certain.status().code(), absl::StatusCode::kInvalidArgument) << certain.status();
+  v1::ScoreRequest score;
+  for (int i = 0; i < 3000; ++i) score.add_ids(i);
+  score.set_top_count(64);
+  const auto scored = testing::CallNow(cluster.stub(), &testing::RolloutStub::Score, score);
+  EXPECT_EQ(scored.status().code(), absl::StatusCode::kInvalidArgument) << scored.status();
+  EXPECT_EQ(generated(), 0);
+
+  // It might have stopped at this id.
+  group.mutable_stop()->add_stop_ids(3);
+  const auto late = testing::GenerateAll(cluster.stub(), {group})[0];
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kResourceExhausted) << late.status();
+  EXPECT_THAT(std::string(late.status().message()), ::testing::HasSubstr("1048576"));
+  EXPECT_GT(generated(), 8 * 100);
+
+  // One sample fits; one of 2500 tokens does not.
+  grpc::ClientContext context;
+  auto stream = cluster.stub()->GenerateMany(&context);
+  v1::GenerateManyRequest item;
+  *item.mutable_generate() = group;
+  item.mutable_generate()->set_request_id("fits");
+  ASSERT_TRUE(stream->Write(item));
+  item.mutable_generate()->set_request_id("late");
+  item.mutable_generate()->set_n(1);
+  item.mutable_generate()->mutable_stop()->set_max_new_tokens(2500);
+  item.mutable_generate()->mutable_stop()->clear_stop_ids();
+  item.mutable_generate()->mutable_stop()->add_stop_ids(0);
+  ASSERT_TRUE(stream->Write(item));
+  item.mutable_generate()->set_request_id("certain");
+  item.mutable_generate()->mutable_stop()->clear_stop_ids();
+  ASSERT_TRUE(stream->Write(item));
+  stream->WritesDone();
+  std::map<std::string, absl::StatusCode> ends;
+  v1::GenerateManyResponse response;
+  while (stream->Read(&response)) {
+    ends[response.request_id()] = rpc::FromErrorDetail(response.error()).code();
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_THAT(ends, ::testing::UnorderedElementsAre(
+                        ::testing::Pair("fits", absl::StatusCode::kOk),
+                        ::testing::Pair("late", absl::StatusCode::kResourceExhausted),
+                        ::testing::Pair("certain", absl::StatusCode::kInvalidArgument)));
+
+  grpc::ClientContext deltas_context;
+  auto deltas = cluster.stub()->GenerateStream(&deltas_context, item.generate());
+  v1::GenerateDelta delta;
+  size_t tokens = 0;
+  while (deltas->Read(&delta)) tokens += delta.token_ids().size() / 4;
+  EXPECT_TRUE(deltas->Finish().ok());
+  EXPECT_EQ(tokens, 2500u);
 }
 
 // Serialising it takes as long as many short calls, which would all wait for it.

@@ -255,21 +255,6 @@ TEST_F(ProtocolTest, ModelDefaultsApplyOnlyOnRequestAndOnlyToWhatIsUnset) {
   EXPECT_EQ(Bits(*same), Bits(*defaulted));
 }
 
-TEST_F(ProtocolTest, WhatIsNotServedAnswersUnimplemented) {
-  const auto code = [](const auto& response) { return response.status().code(); };
-  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
-  EXPECT_EQ(code(CallNow(stub(), &RolloutStub::GetWeights, {})), kUnimplemented);
-  EXPECT_EQ(code(CallNow(stub(), &RolloutStub::SetWeightVersion, {})), kUnimplemented);
-  EXPECT_EQ(code(CallNow(stub(), &RolloutStub::ReleaseMemory, {})), kUnimplemented);
-  EXPECT_EQ(code(CallNow(stub(), &RolloutStub::ResumeMemory, {})), kUnimplemented);
-  EXPECT_EQ(code(CallNow(stub(), &RolloutStub::Replay, {})), kUnimplemented);
-  grpc::ClientContext context;
-  v1::UpdateWeightsResponse updated;
-  auto update = stub()->UpdateWeights(&context, &updated);
-  update->WritesDone();
-  EXPECT_EQ(update->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
-}
-
 TEST_F(ProtocolTest, GroupEndsAfterItsFirstFinishedSamples) {
   v1::GenerateManyOptions options;
   options.set_samples_per_group(2);

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/channel_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -86,6 +87,26 @@ TEST_F(SecureClusterTest, ServesWhoHasACertificateOrAToken) {
             absl::StatusCode::kUnauthenticated);
   const auto plaintext = v1::RolloutService::NewStub(rpc::MakeChannel(cluster_->gateway_address()));
   EXPECT_EQ(Generate(plaintext.get()).code(), absl::StatusCode::kUnavailable);
+}
+
+// Before any handler, so by access control itself; what fails in TLS is no call yet.
+TEST_F(SecureClusterTest, RefusedCallsAreCountedByTheirCode) {
+  const auto counted = [&](const char* code) {
+    return cluster_->GatewayMetric(
+        absl::StrCat("lockstep_gateway_requests_total{code=\"", code, "\"}"));
+  };
+  for (const char* token : {"", "token-of-nobody-here"}) {
+    EXPECT_FALSE(Generate(ClientWith(token).get()).ok());
+    EXPECT_FALSE(CallNow(ClientWith(token).get(), &RolloutStub::GetServerInfo, {}).ok());
+  }
+  EXPECT_EQ(counted("unauthenticated"), 4);
+  EXPECT_EQ(counted("permission_denied"), 0);
+  const auto trainer = ClientWith(kTrainerToken);
+  EXPECT_FALSE(CallNow(trainer.get(), &RolloutStub::Pause, {}).ok());
+  EXPECT_FALSE(CallNow(trainer.get(), &RolloutStub::GetWeights, {}).ok());
+  EXPECT_FALSE(CallNow(trainer.get(), &RolloutStub::SetWeightVersion, {}).ok());
+  EXPECT_EQ(counted("permission_denied"), 2) << "GetWeights is everybody's, and not served";
+  EXPECT_EQ(counted("ok"), 0);
 }
 
 TEST_F(SecureClusterTest, WhatConcernsEverybodyIsAnOperators) {

@@ -9,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel_pool.h"
+#include "common/rpc/health_client.h"
 #include "services/cli/cluster/local_ports.h"
 #include "services/client/metrics_page.h"
 #include "services/worker/model/model_name.h"
@@ -57,6 +58,7 @@ config::v1::ServerConfig ClusterHarness::Server(const std::string& role, int por
   server.set_metrics_listen(Address(metrics_port));
   server.set_cluster_id("test");
   server.set_log_level("error");
+  server.set_message_bytes_max(options_.message_bytes_max);
   if (options_.tls_directory.empty()) {
     server.set_plaintext(true);
     return server;
@@ -124,10 +126,7 @@ absl::Status ClusterHarness::StartWorker(int index) {
   return absl::OkStatus();
 }
 
-absl::Status ClusterHarness::Start() {
-  LOCKSTEP_RETURN_IF_ERROR(StartScheduler());
-  LOCKSTEP_RETURN_IF_ERROR(StartRouter());
-  for (int i = 0; i < options_.workers; ++i) LOCKSTEP_RETURN_IF_ERROR(StartWorker(i));
+absl::Status ClusterHarness::StartGateway() {
   config::v1::GatewayConfig config;
   *config.mutable_server() = Server("gateway", gateway_port_, gateway_metrics_);
   config.add_routers(Address(router_port_));
@@ -141,10 +140,23 @@ absl::Status ClusterHarness::Start() {
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, gateway::ReadGatewayOptions(config));
   LOCKSTEP_ASSIGN_OR_RETURN(gateway_, gateway::GatewayServer::Start(std::move(read)));
   LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ChannelOptions channel, TrainerChannel());
-  stub_ = v1::RolloutService::NewStub(rpc::MakeChannel(Address(gateway_port_), channel));
+  gateway_channel_ = rpc::MakeChannel(Address(gateway_port_), channel);
+  stub_ = v1::RolloutService::NewStub(gateway_channel_);
+  return absl::OkStatus();
+}
+
+absl::Status ClusterHarness::Start() {
+  LOCKSTEP_RETURN_IF_ERROR(StartScheduler());
+  LOCKSTEP_RETURN_IF_ERROR(StartRouter());
+  for (int i = 0; i < options_.workers; ++i) LOCKSTEP_RETURN_IF_ERROR(StartWorker(i));
+  LOCKSTEP_RETURN_IF_ERROR(StartGateway());
   if (!WaitForWorkers(options_.workers)) {
     return absl::DeadlineExceededError("the workers did not join in time");
   }
+  const bool ready = WaitUntil([this] {
+    return rpc::CheckHealth(gateway_channel_, "ready", absl::Seconds(5)).value_or(false);
+  });
+  if (!ready) return absl::DeadlineExceededError("the gateway was not ready in time");
   return absl::OkStatus();
 }
 

@@ -40,6 +40,7 @@ class ClusterHarness {
     int64_t stream_slots_total = 4096;
     double orphan_grace_seconds = 30;
     double stream_idle_timeout_seconds = 60;
+    int64_t message_bytes_max = 0;     // 0 is the default.
     worker::WorkerHooks worker_hooks;  // Of every worker, or of hooked_worker alone.
     int hooked_worker = -1;
     // With authorities.pem and ROLE.pem, ROLE.key of all four roles and of "trainer", which stub()
@@ -50,7 +51,7 @@ class ClusterHarness {
   explicit ClusterHarness(Options options);
   ~ClusterHarness();
 
-  // Starts everything and waits until all workers are known to the gateway.
+  // Starts everything and waits until all workers are known to the gateway, and it is ready.
   absl::Status Start();
 
   absl::Status StartScheduler();
@@ -59,6 +60,7 @@ class ClusterHarness {
   // As SIGTERM would; returns when the gateway has ended.
   void DrainGateway(absl::Duration deadline) { gateway_->Drain(absl::Now() + deadline); }
   void StopRouter() { router_.reset(); }
+  absl::Status StartGateway();
   absl::Status StartWorker(int index);
   // Without a farewell, as a kill would.
   void StopWorker(int index) { workers_[index].reset(); }
@@ -96,6 +98,7 @@ class ClusterHarness {
   std::unique_ptr<router::RouterServer> router_;
   std::vector<std::unique_ptr<worker::WorkerServer>> workers_;
   std::unique_ptr<gateway::GatewayServer> gateway_;
+  std::shared_ptr<grpc::Channel> gateway_channel_;
   std::unique_ptr<v1::RolloutService::StubInterface> stub_;
 };
 

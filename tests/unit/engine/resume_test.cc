@@ -2,6 +2,7 @@
 // any position. Method: one run gives the expected transcript; then for every position the first
 // part comes from one engine and the rest from another that is given {prompt, generated}.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -158,6 +159,30 @@ TEST(ResumeTest, GivenIdsUseCreditAChunkAtATime) {
     ASSERT_TRUE(harness.RunAll());
   }
   EXPECT_EQ(Describe(harness.transcript(7)), Describe(whole));
+}
+
+// What a resumed sequence finds of its own generated tokens is a hit, but no part of the prompt.
+TEST(ResumeTest, CachedTokensAreAtMostThePrompt) {
+  EngineHarness harness({});
+  SequenceStart whole = MakeStart(1, RandomIds(1, 40), 60);
+  whole.parameters.stop_ids.clear();
+  ASSERT_TRUE(harness.core().Start(whole).ok());
+  ASSERT_TRUE(harness.RunAll());
+  const Transcript& first = harness.transcript(1);
+  ASSERT_EQ(first.ids.size(), 60u);
+  for (const int64_t given : {3, 12, 30, 50}) {
+    SequenceStart rest = whole;
+    rest.ticket = base::TicketId(100 + given);
+    rest.generated_ids.assign(first.ids.begin(), first.ids.begin() + given);
+    rest.deliver_output_from = given;
+    const double hits = harness.metrics().prefix_hit_tokens.value();
+    ASSERT_TRUE(harness.core().Start(WithPlan(rest, 32)).ok());
+    ASSERT_TRUE(harness.RunAll());
+    const int64_t found = (40 + given - 1) / 16 * 16;
+    EXPECT_EQ(harness.metrics().prefix_hit_tokens.value() - hits, found);
+    EXPECT_EQ(harness.transcript(100 + given).end->usage.cached_tokens,
+              std::min<int64_t>(found, 40));
+  }
 }
 
 }  // namespace

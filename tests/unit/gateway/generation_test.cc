@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/sink.h"
+#include "common/rpc/status_conversion.h"
 #include "services/gateway/credit_window.h"
 #include "services/gateway/request_table.h"
 #include "tests/support/live_bytes.h"
@@ -284,6 +285,29 @@ TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
   clock_.Advance(absl::Seconds(60));
   table.Sweep();
   EXPECT_TRUE(watched->finished());
+}
+
+v1::SequenceDelta Failure() {
+  v1::SequenceDelta delta;
+  delta.mutable_end()->set_reason(v1::FINISH_REASON_ERROR);
+  *delta.mutable_end()->mutable_error() = rpc::ToErrorDetail(absl::InternalError("worker says no"));
+  return delta;
+}
+
+TEST_F(GenerationTest, FailureOfItsOnlySampleIsTheRequestsOwn) {
+  const auto one = Make(1);
+  one->Start();
+  routes_.opened[0].sequence->OnDelta(Failure());
+  ASSERT_TRUE(one->finished());
+  EXPECT_EQ(one->Outcome().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(one->Outcome().message(), "worker says no");
+
+  const auto two = Make(2);
+  two->Start();
+  routes_.opened[1].sequence->OnDelta(Failure());
+  routes_.opened[2].sequence->OnDelta(Token(0, 5, true));
+  ASSERT_TRUE(two->finished());
+  EXPECT_TRUE(two->Outcome().ok());
 }
 
 }  // namespace
