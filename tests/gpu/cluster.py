@@ -231,9 +231,9 @@ class Proof:
             faults[fault] = self.disturbed(cluster, fault, ranks=2)
             times = [datetime.datetime.fromisoformat(line.split()[0].rstrip("Z"))
                      for line in faults[fault]["log"]]
-            faults[fault]["seconds_to_leave"] = (times[-1] - times[0]).total_seconds()
-            print({key: faults[fault][key] for key in ("equal", "resumptions", "seconds_to_leave",
-                                                       "quiet_seconds", "seconds")}, flush=True)
+            if len(times) == 2:
+                faults[fault]["seconds_to_leave"] = (times[1] - times[0]).total_seconds()
+            print({key: value for key, value in faults[fault].items() if key != "log"}, flush=True)
         return {"faults": faults, "held": all(fault["held"] for fault in faults.values())}
 
     def tp(self):

@@ -59,8 +59,10 @@ class LostDeviceExecutor final : public faults::AlteringExecutor {
 // its steps are captured too.
 class FaultyRank final : public faults::ForwardingKernelSet {
  public:
-  FaultyRank(std::unique_ptr<kernels::KernelSet> inner, std::function<void()> befalls)
-      : FaultyRank(inner.get(), std::move(inner), std::move(befalls)) {}
+  // `rank` is `inner`.
+  FaultyRank(kernels::KernelSet* rank, std::unique_ptr<kernels::KernelSet> inner,
+             std::function<void()> befalls)
+      : ForwardingKernelSet(std::move(inner)), rank_(rank), befalls_(std::move(befalls)) {}
 
   void BeginStep() override {
     if (++steps_ == kStepsBeforeTheFault) {
@@ -78,10 +80,6 @@ class FaultyRank final : public faults::ForwardingKernelSet {
   }
 
  private:
-  FaultyRank(kernels::KernelSet* rank, std::unique_ptr<kernels::KernelSet> inner,
-             std::function<void()> befalls)
-      : ForwardingKernelSet(std::move(inner)), rank_(rank), befalls_(std::move(befalls)) {}
-
   kernels::KernelSet* const rank_;
   const std::function<void()> befalls_;
   base::RealClock clock_;
@@ -104,7 +102,8 @@ worker::WorkerHooks OnOneRank(std::function<void()> befalls) {
                            befalls = std::move(befalls)](std::unique_ptr<kernels::KernelSet> inner)
               -> std::unique_ptr<kernels::KernelSet> {
     if (made->fetch_add(1) > 0) return inner;
-    return std::make_unique<FaultyRank>(std::move(inner), befalls);
+    kernels::KernelSet* const rank = inner.get();
+    return std::make_unique<FaultyRank>(rank, std::move(inner), befalls);
   }};
 }
 
