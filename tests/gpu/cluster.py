@@ -208,12 +208,13 @@ class Proof:
         quiet, quiet_seconds = self.answers(cluster, self.work / "quiet.json")
         with cluster.joined(fault, self.options.joined_kv_mib, ranks) as process:
             samples, seconds = self.answers(cluster, self.work / "disturbed.json")
-            exit_code = process.returncode if ended_within(process, 20) else None
+            exit_code = process.returncode if ended_within(process, 40) else None
         log = (cluster.run_dir / f"{fault}.log").read_text().splitlines()
         kept = ("token_ids", "logprobs", "finish_reason")
         equal = [all(a.get(key) == b.get(key) for key in kept) for a, b in zip(quiet, samples)]
         resumed = sum(int(s["usage"].get("resumptions", 0)) for s in samples)
-        failed = [line for line in log if "planted_fault" in line or "engine_failed" in line]
+        events = ("planted_fault", "engine_failed", "unhealthy")
+        failed = [line for line in log if any(f" {event} " in line + " " for event in events)]
         return {"samples": len(equal), "equal": sum(equal), "resumptions": resumed,
                 "quiet_seconds": quiet_seconds, "seconds": seconds, "exit_code": exit_code,
                 "log": failed, "start_seconds": cluster.start_seconds,
@@ -231,8 +232,8 @@ class Proof:
             faults[fault] = self.disturbed(cluster, fault, ranks=2)
             times = [datetime.datetime.fromisoformat(line.split()[0].rstrip("Z"))
                      for line in faults[fault]["log"]]
-            if len(times) == 2:
-                faults[fault]["seconds_to_leave"] = (times[1] - times[0]).total_seconds()
+            if times:
+                faults[fault]["seconds_to_leave"] = (times[-1] - times[0]).total_seconds()
             print({key: value for key, value in faults[fault].items() if key != "log"}, flush=True)
         return {"faults": faults, "held": all(fault["held"] for fault in faults.values())}
 

@@ -142,6 +142,8 @@ class Cluster:
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
+            if not ended_within(process, 20):
+                process.kill()
             process.wait()
         while self.has(fault):
             if ended_within(self.process, 0.5):

@@ -134,9 +134,12 @@ absl::Status Serve(const std::string& fault, const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
   LOCKSTEP_ASSIGN_OR_RETURN(const auto server,
                             worker::WorkerServer::Start(std::move(options), hooks));
+  base::RealClock clock;
+  log::StderrSink sink;
+  const log::Logger logger({.service = "worker"}, &clock, &sink);
   while (!signals->Wait(absl::Milliseconds(200)).has_value()) {
     if (server->health().ok()) continue;
-    std::fprintf(stderr, "%s\n", server->health().ToString().c_str());
+    logger.Error("unhealthy", {{"error", server->health()}});
     std::_Exit(1);
   }
   return absl::OkStatus();
