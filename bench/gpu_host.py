@@ -4,10 +4,13 @@ Imported by the scripts that run on such a host, from a built tree or from a bun
 (tests/gpu/bundle.sh), with Python's own library only.
 """
 
+import argparse
 import contextlib
 import json
+import pathlib
 import platform
 import subprocess
+import sys
 import threading
 
 GPU_FIELDS = ("name", "driver_version", "vbios_version", "memory.total", "power.limit",
@@ -16,10 +19,28 @@ SAMPLE_FIELDS = ("timestamp", "clocks.sm", "clocks.mem", "power.draw", "temperat
                  "utilization.gpu", "memory.used")
 
 
+def parse(doc, *arguments):
+    """OUT.json, the arguments that a script has besides, each a name and argparse's keywords, and
+    the flags for what it runs. Ends the script where there is no GPU."""
+    parser = argparse.ArgumentParser(description=doc, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, keywords in arguments:
+        parser.add_argument(name, **keywords)
+    parser.add_argument("out", metavar="OUT.json", type=pathlib.Path)
+    options, flags = parser.parse_known_args()
+    query(GPU_FIELDS)
+    return options, flags
+
+
 def query(fields):
-    """One line of nvidia-smi as a dictionary."""
-    line = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader",
-                           "--id=0"], capture_output=True, text=True, check=True).stdout
+    """One line of nvidia-smi as a dictionary. Ends the script where it cannot tell."""
+    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader", "--id=0"]
+    try:
+        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError:
+        sys.exit("no nvidia-smi here: this script runs on the host that has the GPU")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"no GPU: nvidia-smi says: {(error.stdout + error.stderr).strip()}")
     return dict(zip(fields, (value.strip() for value in line.split(","))))
 
 

@@ -16,7 +16,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # In a tree; a bundle has all in one place.
-from gpu_host import commit_of, complete_record, write_by_line  # noqa: E402
+from gpu_host import commit_of, complete_record, parse, write_by_line  # noqa: E402
 from mode_ratios import compare, print_table  # noqa: E402
 
 
@@ -35,7 +35,8 @@ def take_slices(flags):
 
 
 def main():
-    out, shown = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    options, shown = parse(__doc__)
+    out = options.out
     flags, slices = take_slices(shown)
     bundled = (HERE / "COMMIT").exists()
     root = HERE if bundled else HERE.parents[1]

@@ -114,6 +114,9 @@ class AuditTest : public testing::GpuTest {
 
 // So small that tools that watch every access come to an end.
 TEST_F(AuditTest, ComputesRowsOfASmallLayerAgain) {
+  if (const auto reason = testing::WhyNoDevice(kernels::cuda::KernelPath::kSm90); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
   constexpr int kRows = 5;
   const LinearShape shape = DenseShape(128, 256, 2, DType::kBf16, true);
   LinearRig rig(shape, kRows);

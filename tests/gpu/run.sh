@@ -5,6 +5,10 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$here/bin
 [ -d "$bin" ] || bin=$here/../../build/cuda/tests/gpu
+if ! nvidia-smi -L; then
+  echo "no GPU here: every test would skip itself" >&2
+  exit 1
+fi
 # Where ranks share a device, loading a kernel would wait for another rank's, which waits for it.
 export CUDA_MODULE_LOADING=EAGER
 failed=0

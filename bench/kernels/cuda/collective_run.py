@@ -9,19 +9,18 @@ second while it ran.
 """
 
 import os
-import pathlib
 import sys
 
 from run import binary_and_commit
 
-from gpu_host import complete_record
+from gpu_host import complete_record, parse
 
 
 def main():
-    out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    options, flags = parse(__doc__)
     os.environ.update(NCCL_ALGO="Ring", NCCL_NVLS_ENABLE="0")
-    return complete_record("collective_run.py", *binary_and_commit("collective"), out, flags,
-                           flags)
+    return complete_record("collective_run.py", *binary_and_commit("collective"), options.out,
+                           flags, flags)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ The record is the bench's own: every sample of every pair, what was certified an
 Added are host, driver, and clocks, power and temperature twice a second while it ran.
 """
 
-import pathlib
 import re
 import sys
 
 from run import binary_and_commit
 
-from gpu_host import complete_record
+from gpu_host import complete_record, parse
 
 
 def without_folders(flag):
@@ -22,8 +21,8 @@ def without_folders(flag):
 
 
 def main():
-    out, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    return complete_record("linear_run.py", *binary_and_commit("linear"), out, flags,
+    options, flags = parse(__doc__)
+    return complete_record("linear_run.py", *binary_and_commit("linear"), options.out, flags,
                            map(without_folders, flags))
 
 

@@ -16,7 +16,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))  # In a tree; a bundle has all in one place.
-from gpu_host import GPU_FIELDS, commit_of, query, sampled, write_by_line  # noqa: E402
+from gpu_host import GPU_FIELDS, commit_of, parse, query, sampled, write_by_line  # noqa: E402
 
 
 def binary_and_commit(bench):
@@ -29,10 +29,8 @@ def binary_and_commit(bench):
 
 
 def main():
-    arguments, bench = sys.argv[1:], "attention"
-    if arguments[0].startswith("--bench="):
-        bench = arguments.pop(0).removeprefix("--bench=")
-    out, flags = pathlib.Path(arguments[0]), arguments[1:]
+    options, flags = parse(__doc__, ("--bench", {"default": "attention"}))
+    bench, out = options.bench, options.out
     binary, commit = binary_and_commit(bench)
     samples = []
     with sampled(samples):

@@ -99,9 +99,10 @@ absl::StatusOr<CertificationReport> ReportCertificates(std::span<const LinearLay
                             CertifyLayers(handle.get(), wanted, kernels, path));
   const CertificateEnvironment& environment = table.environment();
   CertificationReport report;
-  report.environment = absl::StrCat(environment.gpu, ", ", environment.multiprocessors,
-                                    " multiprocessors, cuBLASLt ", environment.library_version,
-                                    ", library file ", environment.library_digest);
+  report.environment =
+      absl::StrCat(environment.gpu, ", ", environment.multiprocessors,
+                   " multiprocessors, cuBLASLt ", environment.library_version, ", library file ",
+                   environment.library_digest, ", own kernels ", environment.own_kernels_digest);
   for (const Certificate& certificate : table.certificates()) {
     report.certified.push_back({.layer = names[certificate.shape],
                                 .rows = certificate.rows,

@@ -22,6 +22,8 @@ constexpr int kSizes[] = {2 * kKvBlock, 4 * kKvBlock, kSplitKvSize, 2 * kSplitKv
 constexpr char kPurpose[] = "timing of attention";
 // One of them just above a split, where a longer one saves the second.
 constexpr int kContexts[] = {1024, 1056, 1536, 2048, 4096, 8192};
+// What two timings of one size may differ by.
+constexpr double kWorst = 1.02;
 // More than any cache holds.
 constexpr int kPagesMax = 16384;
 constexpr int kCallsTimed = 10;
@@ -140,8 +142,10 @@ absl::StatusOr<FreeSplits> FreeSplits::Create(const StepBounds& bounds,
   LOCKSTEP_ASSIGN_OR_RETURN(Rig rig, Rig::Create(bounds, schedule, stream));
   FreeSplits splits;
   for (int batch = 1;; batch = std::min(2 * batch, bounds.sequences_max)) {
-    // Time relative to the contract's size, added over contexts.
+    // Time relative to the contract's size, added over contexts; at its worst, too, since a size
+    // that loses anywhere would make the baseline slower there than what it is to bound.
     std::map<int, double> relative;
+    std::map<int, double> worst;
     for (const int context : kContexts) {
       if (context > bounds.context_tokens_max) break;
       LOCKSTEP_RETURN_IF_ERROR(rig.SetStep(batch, context));
@@ -149,10 +153,12 @@ absl::StatusOr<FreeSplits> FreeSplits::Create(const StepBounds& bounds,
       for (const int size : kSizes) {
         LOCKSTEP_ASSIGN_OR_RETURN(const double microseconds, rig.Time(size));
         relative[size] += microseconds / usual;
+        worst[size] = std::max(worst[size], microseconds / usual);
       }
     }
     int fastest = bounds.split_kv_size;
     for (const auto& [size, time] : relative) {
+      if (worst[size] > kWorst) continue;
       if (!relative.contains(fastest) || time < relative[fastest]) fastest = size;
     }
     splits.by_sequences_[batch] = fastest;

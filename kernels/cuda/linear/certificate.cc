@@ -15,7 +15,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr char kFirstLine[] = "lockstep linear certificates 1";
+constexpr char kFirstLine[] = "lockstep linear certificates 2";
 
 // A line is a word and fields separated by single spaces; what may hold spaces comes last.
 class Fields {
@@ -133,9 +133,10 @@ std::string DigestOf(std::string_view text) {
 }  // namespace
 
 std::string CertificateTable::ToText() const {
-  std::string text = absl::StrCat(kFirstLine, "\nenvironment ", environment_.multiprocessors, " ",
-                                  environment_.library_version, " ", environment_.library_digest,
-                                  " ", environment_.gpu, "\n");
+  std::string text =
+      absl::StrCat(kFirstLine, "\nenvironment ", environment_.multiprocessors, " ",
+                   environment_.library_version, " ", environment_.library_digest, " ",
+                   environment_.own_kernels_digest, " ", environment_.gpu, "\n");
   for (const Certificate& certificate : certificates_) AppendTo(text, certificate);
   for (const Refusal& refusal : refusals_) {
     absl::StrAppend(&text, "refused ", Text(refusal.shape), " ", refusal.rows, " ",
@@ -164,6 +165,7 @@ absl::StatusOr<CertificateTable> CertificateTable::FromText(std::string_view tex
       fields.Read(environment.multiprocessors);
       fields.Read(environment.library_version);
       fields.Read(environment.library_digest);
+      fields.Read(environment.own_kernels_digest);
       environment.gpu = std::string(fields.rest());
     } else if (fields.word() == "certificate") {
       table.certificates_.push_back(ReadCertificate(fields));
@@ -204,6 +206,11 @@ absl::Status CertificateTable::Save(const std::string& path) const {
     return absl::UnavailableError(absl::StrCat("cannot write certificates to ", path));
   }
   return absl::OkStatus();
+}
+
+void CertificateTable::Remove(const LinearShape& shape) {
+  std::erase_if(certificates_, [&](const auto& entry) { return entry.shape == shape; });
+  std::erase_if(refusals_, [&](const auto& entry) { return entry.shape == shape; });
 }
 
 std::vector<const Certificate*> CertificateTable::Ladder(const LinearShape& shape) const {

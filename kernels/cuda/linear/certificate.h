@@ -13,13 +13,14 @@
 
 namespace lockstep::kernels::cuda {
 
-// What must be the same for a certificate to mean anything: another library or another GPU may
-// follow another order under the same numbers.
+// What must be the same for a certificate to mean anything: another library, another GPU or other
+// kernels of ours may follow another order under the same numbers.
 struct CertificateEnvironment {
   std::string gpu;  // Name of the model.
   int multiprocessors = 0;
-  size_t library_version = 0;  // cublasLtGetVersion().
-  std::string library_digest;  // Of the library's file.
+  size_t library_version = 0;      // cublasLtGetVersion().
+  std::string library_digest;      // Of the library's file.
+  std::string own_kernels_digest;  // Of our kernels' sources and their compiler.
 
   friend bool operator==(const CertificateEnvironment&, const CertificateEnvironment&) = default;
 };
@@ -97,6 +98,8 @@ class CertificateTable {
 
   void Add(Certificate certificate) { certificates_.push_back(std::move(certificate)); }
   void Add(Refusal refusal) { refusals_.push_back(std::move(refusal)); }
+  // Forgets what is known of a shape.
+  void Remove(const LinearShape& shape);
 
   friend bool operator==(const CertificateTable&, const CertificateTable&) = default;
 

@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<Certifier>> Certifier::Create(cublasLtHandle_t ha
   std::unique_ptr<Certifier> certifier(new Certifier(handle, std::move(options)));
   LOCKSTEP_ASSIGN_OR_RETURN(certifier->stream_, CreateStream());
   LOCKSTEP_ASSIGN_OR_RETURN(certifier->busy_stream_, CreateStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(certifier->poisoned_, CreateEvent());
   return certifier;
 }
 
@@ -209,8 +210,25 @@ std::vector<LinearRung::Choice> Certifier::OwnChoicesAt(int rows) const {
   return choices;
 }
 
+// From now on the stream's next call finds memory busy, for about as long as it takes.
+absl::Status Certifier::KeepMemoryBusy(int rows) {
+  static constexpr double kBytesPerMicrosecond = 4e6;
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaEventRecord(poisoned_.get(), stream_.get()), "poisoned"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaStreamWaitEvent(busy_stream_.get(), poisoned_.get()), "busy stream"));
+  const double microseconds = LinearTiming::FloorMicroseconds(data_->shape, rows);
+  const int turns = 1 + static_cast<int>(microseconds * kBytesPerMicrosecond / kBusyBytes);
+  for (int turn = 0; turn < turns; ++turn) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        StatusOfCuda(cudaMemsetAsync(data_->busy.as<void>(), turn, kBusyBytes, busy_stream_.get()),
+                     "busy stream"));
+  }
+  return absl::OkStatus();
+}
+
 // One product of the rows from `first_row` on, into poisoned memory.
-absl::Status Certifier::Compare(const LinearRung& rung, int first_row,
+absl::Status Certifier::Compare(const LinearRung& rung, int first_row, bool beside_busy_memory,
                                 unsigned long long* differing) {
   const ShapeData& data = *data_;
   const LinearShape& shape = data.shape;
@@ -218,6 +236,7 @@ absl::Status Certifier::Compare(const LinearRung& rung, int first_row,
   void* product = data.product.as<void>();
   LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
       cudaMemsetAsync(product, 0xFF, data.ProductBytes(rung.rows()), stream), "poison"));
+  if (beside_busy_memory) LOCKSTEP_RETURN_IF_ERROR(KeepMemoryBusy(rung.rows()));
   const size_t x_offset = static_cast<size_t>(first_row) * static_cast<size_t>(shape.x_stride);
   LOCKSTEP_RETURN_IF_ERROR(rung.EnqueueProduct(
       {.weight = data.weight.as<void>(),
@@ -252,7 +271,7 @@ absl::Status Certifier::Compare(const LinearRung& rung, int first_row,
 }
 
 // The same of a kernel that has no product apart: y itself is compared.
-absl::Status Certifier::CompareLayer(const LinearRung& rung, int first_row,
+absl::Status Certifier::CompareLayer(const LinearRung& rung, int first_row, bool beside_busy_memory,
                                      unsigned long long* differing) {
   const ShapeData& data = *data_;
   const LinearShape& shape = data.shape;
@@ -263,6 +282,7 @@ absl::Status Certifier::CompareLayer(const LinearRung& rung, int first_row,
   LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(
       cudaMemsetAsync(y, 0xFF, static_cast<size_t>(rung.rows()) * stride * element, stream),
       "poison"));
+  if (beside_busy_memory) LOCKSTEP_RETURN_IF_ERROR(KeepMemoryBusy(rung.rows()));
   LOCKSTEP_RETURN_IF_ERROR(
       rung.Enqueue({.weight = data.weight.as<void>(),
                     .bias = shape.bias ? data.bias.as<void>() : nullptr,
@@ -295,15 +315,9 @@ absl::Status Certifier::Check(const LinearRung& rung, unsigned long long* differ
   const size_t looks = rung.rows() < kAdversarialKinds ? std::size(kFirstRows) : 2;
   for (size_t look = 0; look < looks; ++look) {
     const bool last = look + 1 == looks;
-    if (last) {
-      LOCKSTEP_RETURN_IF_ERROR(
-          StatusOfCuda(cudaMemsetAsync(data_->busy.as<void>(), static_cast<int>(look), kBusyBytes,
-                                       busy_stream_.get()),
-                       "busy stream"));
-    }
     const int first_row = last ? 0 : kFirstRows[look];
-    LOCKSTEP_RETURN_IF_ERROR(rung.has_product() ? Compare(rung, first_row, differing)
-                                                : CompareLayer(rung, first_row, differing));
+    LOCKSTEP_RETURN_IF_ERROR(rung.has_product() ? Compare(rung, first_row, last, differing)
+                                                : CompareLayer(rung, first_row, last, differing));
     const int segments = rung.has_product() ? data_->shape.segments : 1;
     compared += static_cast<uint64_t>(rung.rows()) * static_cast<uint64_t>(data_->shape.outputs) *
                 static_cast<uint64_t>(segments);
@@ -465,7 +479,10 @@ absl::StatusOr<CertificateTable> LoadOrCertify(cublasLtHandle_t handle,
   }
   std::unique_ptr<Certifier> certifier;
   for (const LinearShape& shape : request.shapes) {
-    if (!table.Ladder(shape).empty()) continue;
+    // A ladder that ends below these rows would cut their calls into pieces.
+    const auto ladder = table.Ladder(shape);
+    if (!ladder.empty() && ladder.back()->rows >= request.options.ladder.back()) continue;
+    table.Remove(shape);
     if (certifier == nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(certifier, Certifier::Create(handle, request.options));
     }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/kernel_path.h"
 #include "kernels/cuda/linear/certificate.h"
 #include "kernels/cuda/linear/linear_rung.h"
+#include "kernels/cuda/runtime/event.h"
 #include "kernels/cuda/runtime/stream.h"
 
 namespace lockstep::kernels::cuda {
@@ -72,8 +73,11 @@ class Certifier {
   Certifier(cublasLtHandle_t handle, CertifierOptions options);
 
   absl::Status Prepare(const LinearShape& shape);
-  absl::Status Compare(const LinearRung& rung, int first_row, unsigned long long* differing);
-  absl::Status CompareLayer(const LinearRung& rung, int first_row, unsigned long long* differing);
+  absl::Status KeepMemoryBusy(int rows);
+  absl::Status Compare(const LinearRung& rung, int first_row, bool beside_busy_memory,
+                       unsigned long long* differing);
+  absl::Status CompareLayer(const LinearRung& rung, int first_row, bool beside_busy_memory,
+                            unsigned long long* differing);
   absl::Status Check(const LinearRung& rung, unsigned long long* differing, uint64_t& compared);
   absl::StatusOr<std::vector<LinearRung::Choice>> LibraryChoicesAt(int rows) const;
   std::vector<LinearRung::Choice> OwnChoicesAt(int rows) const;
@@ -85,6 +89,7 @@ class Certifier {
   CertifierOptions options_;
   Stream stream_;
   Stream busy_stream_;
+  Event poisoned_;  // What a product must overwrite is as no product writes it.
   std::unique_ptr<ShapeData> data_;
 };
 

@@ -13,6 +13,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/linear/lt_matmul.h"
+#include "kernels/cuda/linear/own_kernels_digest.h"
 #include "kernels/cuda/runtime/cuda_status.h"
 
 namespace lockstep::kernels::cuda {
@@ -58,7 +59,8 @@ absl::StatusOr<CertificateEnvironment> CurrentEnvironment() {
   return CertificateEnvironment{.gpu = properties.name,
                                 .multiprocessors = properties.multiProcessorCount,
                                 .library_version = cublasLtGetVersion(),
-                                .library_digest = digest};
+                                .library_digest = digest,
+                                .own_kernels_digest = kOwnKernelsDigest};
 }
 
 }  // namespace lockstep::kernels::cuda

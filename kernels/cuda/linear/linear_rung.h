@@ -38,7 +38,9 @@ struct LinearCall {
 
 // A step of a ladder: one way to compute a shape that is launched with `rows` rows whatever the
 // call's are. Rows of x behind the call's are read and rows of the product written, and neither
-// can reach another row. One thread at a time.
+// can reach another row. Our Hopper kernel alone computes the call's rows and no more: it takes
+// rows by tiles, each by itself, so that its launch is the certified one with fewer tiles. One
+// thread at a time.
 class LinearRung {
  public:
   // What it takes from a certificate. `handle` outlives the result.

@@ -140,8 +140,8 @@ absl::Status VerifySingle(Subject* subject, const VerifyOptions& options) {
   }
   proof.Require("batch sizes sent to each worker", static_cast<double>(sizes.size()));
   // Sequences that start together do not quite end together, so the largest step may hold fewer
-  // than were sent; more than half of them must have met.
-  for (int64_t above = 1; 4 * above <= sizes.back(); above *= 2) proof.RequireBatchAbove(above);
+  // than were sent; half of them must have met.
+  for (int64_t above = 1; 2 * above < sizes.back(); above *= 2) proof.RequireBatchAbove(above);
   return proof.End();
 }
 

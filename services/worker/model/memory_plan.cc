@@ -18,19 +18,22 @@ int64_t Signed(size_t bytes) { return static_cast<int64_t>(bytes); }
 
 }  // namespace
 
-int64_t WeightBytes(const ModelConfig& config) {
-  const int64_t hidden = config.hidden;
-  const int64_t attention = hidden * (config.qkv_width() + config.q_width()) +
-                            (config.qkv_bias ? config.qkv_width() : 0) +
-                            (config.qk_norm ? 2 * config.head_dim : 0);
-  const int64_t feed_forward = 3 * hidden * config.ffn;
+int64_t WeightBytes(const ModelConfig& config, const RankPart& part) {
+  const ModelConfig own = PartOf(config, part);
+  const Run head = VocabularyRun(config.vocabulary, part);
+  const int64_t hidden = own.hidden;
+  const int64_t attention = hidden * (own.qkv_width() + own.q_width()) +
+                            (own.qkv_bias ? own.qkv_width() : 0) +
+                            (own.qk_norm ? 2 * own.head_dim : 0);
+  const int64_t feed_forward = 3 * hidden * own.ffn;
   // Tied ones too: lm_head is packed apart from the table that ids are looked up in.
-  const int64_t tables = 2 * int64_t{config.vocabulary} * hidden;
-  return kBf16Bytes * (config.layers * (attention + feed_forward + 2 * hidden) + tables + hidden);
+  const int64_t tables = (own.vocabulary + head.end - head.begin) * hidden;
+  return kBf16Bytes * (own.layers * (attention + feed_forward + 2 * hidden) + tables + hidden);
 }
 
-absl::Status CheckWeightsFit(const ModelConfig& config, const kernels::DeviceMemory& memory) {
-  const int64_t needed = WeightBytes(config);
+absl::Status CheckWeightsFit(const ModelConfig& config, const RankPart& part,
+                             const kernels::DeviceMemory& memory) {
+  const int64_t needed = WeightBytes(config, part);
   const int64_t free = Signed(memory.free);
   if (memory.total == 0 || needed <= free) return absl::OkStatus();
   return absl::ResourceExhaustedError(

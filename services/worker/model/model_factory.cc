@@ -168,7 +168,7 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   LOCKSTEP_RETURN_IF_ERROR(
       ResolveOptions(config.positions, config.vocabulary, traits.key_block_tokens, &options));
   LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
-  LOCKSTEP_RETURN_IF_ERROR(CheckWeightsFit(config, memory));
+  LOCKSTEP_RETURN_IF_ERROR(CheckWeightsFit(config, options.part, memory));
   LOCKSTEP_ASSIGN_OR_RETURN(
       ModelWeights weights,
       LoadWeights(config, source.weights,

@@ -59,6 +59,24 @@ TEST(MemoryPlanTest, WeightBytesOfThe8BShapeAreThoseOfItsCheckpoint) {
   EXPECT_EQ(WeightBytes(ParseRandomModel("random:qwen3-8b")->config), 2 * int64_t{8190735360});
 }
 
+TEST(MemoryPlanTest, RanksShareAllWeightsButNormsAndTheTableOfIds) {
+  const ModelConfig config = ParseRandomModel("random:qwen3-8b")->config;
+  const int64_t whole = WeightBytes(config);
+  const int64_t table = 2 * int64_t{config.vocabulary} * config.hidden;
+  for (const int ranks : {2, 4, 8}) {
+    int64_t all = 0;
+    for (int rank = 0; rank < ranks; ++rank) all += WeightBytes(config, {rank, ranks});
+    const int64_t norms =
+        2 * int64_t{config.layers * (2 * config.hidden + 2 * config.head_dim) + config.hidden};
+    EXPECT_EQ(all, whole + (ranks - 1) * (table + norms)) << ranks;
+    // What one device could not hold, several can.
+    const kernels::DeviceMemory memory = {.total = static_cast<size_t>(whole),
+                                          .free = static_cast<size_t>(whole) * 3 / 4};
+    EXPECT_TRUE(CheckWeightsFit(config, {ranks - 1, ranks}, memory).ok());
+    EXPECT_FALSE(CheckWeightsFit(config, {}, memory).ok());
+  }
+}
+
 TEST(MemoryPlanTest, WeightsThatDoNotFitSayHowMuchIsMissing) {
   const int64_t needed = WeightBytes(ParseRandomModel(kModel)->config);
   const absl::Status status = LoadOn(needed - 1000, {.model = kModel}).status();
