@@ -1,5 +1,6 @@
 #include "services/router/scheduler_link.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -64,18 +65,29 @@ class SchedulerLink::WatchStream final : public rpc::ClientReadStream<v1::Worker
 SchedulerLink::SchedulerLink(Options options, std::shared_ptr<grpc::Channel> channel,
                              const base::Clock* clock, log::Logger logger)
     : options_(std::move(options)),
-      stub_(v1::SchedulerService::NewStub(std::move(channel))),
+      channel_(std::move(channel)),
+      stub_(v1::SchedulerService::NewStub(channel_)),
       clock_(clock),
-      logger_(std::move(logger)) {}
+      outage_("scheduler", clock, std::move(logger)) {}
 
 void SchedulerLink::Tick() {
   const absl::Time now = clock_->Now();
+  const bool connected = channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
   bool open_admit;
   bool open_watch;
+  bool settled;
   {
     base::MutexLock lock(&mutex_);
-    open_admit = admit_ == nullptr && now >= admit_retry_at_;
-    open_watch = watch_ == nullptr && now >= watch_retry_at_;
+    settled = admit_ != nullptr && watch_ != nullptr && now >= opened_at_ + options_.settled_after;
+    if (settled) admit_reopening_.pause = watch_reopening_.pause = absl::ZeroDuration();
+    open_admit = connected && admit_ == nullptr && now >= admit_reopening_.at;
+    open_watch = connected && watch_ == nullptr && now >= watch_reopening_.at;
+    if (open_admit || open_watch) opened_at_ = now;
+  }
+  if (settled) {
+    outage_.Works();
+  } else {
+    outage_.Still();
   }
   if (open_watch) OpenWatch();
   if (open_admit) OpenAdmit();
@@ -119,25 +131,30 @@ void SchedulerLink::OpenWatch() {
 }
 
 void SchedulerLink::OnAdmitClosed(const AdmitStream* stream, const absl::Status& status) {
-  logger_.Warning("scheduler_stream_closed", {{"stream", "admit"}, {"status", status}});
+  outage_.Failed(status);
   driver_->Apply([&](RouterCore* core) {
     base::MutexLock lock(&mutex_);
     if (admit_ == nullptr || admit_->stream() != stream) return;
     admit_ = nullptr;
-    admit_retry_at_ = clock_->Now() + options_.reconnect_pause;
+    PostponeLocked(&admit_reopening_);
     core->SchedulerLost();
   });
   live_.Remove();
 }
 
 void SchedulerLink::OnWatchClosed(const absl::Status& status) {
-  logger_.Warning("scheduler_stream_closed", {{"stream", "watch"}, {"status", status}});
+  outage_.Failed(status);
   {
     base::MutexLock lock(&mutex_);
     watch_ = nullptr;
-    watch_retry_at_ = clock_->Now() + options_.reconnect_pause;
+    PostponeLocked(&watch_reopening_);
   }
   live_.Remove();
+}
+
+void SchedulerLink::PostponeLocked(Reopening* reopening) {
+  reopening->at = clock_->Now() + reopening->pause;
+  reopening->pause = std::clamp(2 * reopening->pause, options_.pause_first, options_.pause_last);
 }
 
 std::shared_ptr<SchedulerLink::Writer> SchedulerLink::writer() {

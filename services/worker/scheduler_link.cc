@@ -15,6 +15,7 @@ constexpr absl::Duration kBackoffInitial = absl::Milliseconds(50);
 constexpr absl::Duration kBackoffMax = absl::Seconds(1);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
 constexpr absl::Duration kTickPause = absl::Milliseconds(20);
+constexpr absl::Duration kRefusalLogPeriod = absl::Seconds(10);
 constexpr int kHeartbeatsPerLease = 4;
 constexpr size_t kReportItemsMax = 16384;
 
@@ -39,11 +40,18 @@ void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
   rpc::ApplyScope({.deadline = absl::Now() + timeout}, context);
 }
 
+// Not an answer of the scheduler's.
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
 }  // namespace
 
 SchedulerLink::SchedulerLink(v1::RegisterRequest registration, Deps deps)
     : registration_(std::move(registration)),
       deps_(std::move(deps)),
+      outage_("scheduler", deps_.clock, deps_.logger),
+      refusal_log_(kRefusalLogPeriod),
       incarnation_(DrawIncarnation()),
       backoff_(kBackoffInitial),
       thread_([this] { Run(); }) {}
@@ -63,13 +71,23 @@ void SchedulerLink::Run() {
     if (alive_ && !deps_.fence->Tick()) {
       LoseLease(absl::AbortedError("the process stood still for longer than its lease"));
     }
-    if (registered_) {
-      HeartbeatOnce();
-    } else {
-      RegisterOnce();
-    }
-    if (!Pause(registered_ ? lease_ / kHeartbeatsPerLease : backoff_)) return;
+    if (!Pause(RenewOnce())) return;
   }
+}
+
+absl::Duration SchedulerLink::RenewOnce() {
+  const EngineSnapshot snapshot = deps_.engine->Snapshot();
+  deps_.on_snapshot(snapshot);
+  if (registered_) {
+    HeartbeatOnce(snapshot);
+  } else if (!alive_ && snapshot.ending) {
+    return kTickPause;  // An engine that hangs in the last life is of no use to the next one.
+  } else {
+    // What steps of the last life reported says nothing about the next one.
+    if (!alive_) deps_.report->Clear();
+    RegisterOnce(snapshot);
+  }
+  return registered_ ? lease_ / kHeartbeatsPerLease : backoff_;
 }
 
 bool SchedulerLink::Pause(absl::Duration pause) {
@@ -83,10 +101,10 @@ bool SchedulerLink::Pause(absl::Duration pause) {
   return !stopping_;
 }
 
-void SchedulerLink::RegisterOnce() {
+void SchedulerLink::RegisterOnce(const EngineSnapshot& snapshot) {
   v1::RegisterRequest request = registration_;
   request.set_incarnation(incarnation_.value());
-  FillHeld(deps_.engine->Snapshot(), request.mutable_held());
+  FillHeld(snapshot, request.mutable_held());
   grpc::ClientContext context;
   // While a life goes on, the fence must be ticked more often than once a lease.
   SetDeadline(alive_ ? lease_ / 2 : kRegisterTimeout, &context);
@@ -94,12 +112,17 @@ void SchedulerLink::RegisterOnce() {
   const absl::Status status =
       rpc::FromGrpcStatus(deps_.stub->Register(&context, request, &response));
   if (!status.ok()) {
-    deps_.logger.Warning("register_failed", {{"error", status}});
+    if (IsAway(status)) {
+      outage_.Failed(status);
+    } else if (refusal_log_.Pass(deps_.clock->Now())) {
+      deps_.logger.Warning("register_failed", {{"error", status}});
+    }
     // The incarnation may be what is refused: the next attempt is another life.
     if (absl::IsFailedPrecondition(status)) LoseLease(status);
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
     return;
   }
+  outage_.Works();
   backoff_ = kBackoffInitial;
   lease_ = absl::Seconds(response.lease_seconds());
   deps_.fence->Registered(incarnation_, lease_, response.scheduler_epoch(),
@@ -112,9 +135,7 @@ void SchedulerLink::RegisterOnce() {
   deps_.on_registered();
 }
 
-void SchedulerLink::HeartbeatOnce() {
-  const EngineSnapshot snapshot = deps_.engine->Snapshot();
-  deps_.on_snapshot(snapshot);
+void SchedulerLink::HeartbeatOnce(const EngineSnapshot& snapshot) {
   const StepReport::Batch batch = deps_.report->Peek(kReportItemsMax);
   v1::HeartbeatRequest request;
   *request.mutable_worker() = EncodeIdentity(deps_.fence->identity());
@@ -136,6 +157,7 @@ void SchedulerLink::HeartbeatOnce() {
   const absl::Status status =
       rpc::FromGrpcStatus(deps_.stub->Heartbeat(&context, request, &response));
   if (!status.ok()) return HandleHeartbeatError(status);
+  outage_.Works();
   deps_.report->Acknowledge(batch);
 }
 
@@ -147,14 +169,13 @@ void SchedulerLink::HandleHeartbeatError(const absl::Status& status) {
     return;
   }
   if (absl::IsFailedPrecondition(status)) return LoseLease(status);
-  deps_.logger.Warning("heartbeat_failed", {{"error", status}});
+  outage_.Failed(status);
 }
 
 void SchedulerLink::LoseLease(const absl::Status& reason) {
   deps_.logger.Warning("lease_lost", {{"incarnation", incarnation_}, {"reason", reason}});
   deps_.fence->Close();
   deps_.on_lease_lost();
-  deps_.report->Clear();
   incarnation_ = DrawIncarnation();
   registered_ = alive_ = false;
 }

@@ -10,6 +10,8 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/log/logger.h"
+#include "common/log/outage_log.h"
+#include "common/log/rate_limit.h"
 #include "lockstep/v1/scheduler.grpc.pb.h"
 #include "services/worker/engine/engine_loop.h"
 #include "services/worker/lease_fence.h"
@@ -29,11 +31,12 @@ class SchedulerLink {
     EngineLoop* engine = nullptr;
     const base::Clock* clock = nullptr;
     log::Logger logger;
-    // This life has ended: whatever runs must end, and every stream must close.
+    // This life has ended: every stream must close, and whatever runs must end, as soon as the
+    // engine can do that. Must not wait for it: this thread also watches the engine.
     std::function<void()> on_lease_lost;
     // A registration succeeded: a first one, or one after a lost lease or a restarted scheduler.
     std::function<void()> on_registered;
-    // What each heartbeat tells; also while the scheduler is away.
+    // What the engine does, before each heartbeat and each attempt to register.
     std::function<void(const EngineSnapshot&)> on_snapshot;
   };
   // `registration` has everything but incarnation and held tickets.
@@ -47,8 +50,10 @@ class SchedulerLink {
 
  private:
   void Run();
-  void RegisterOnce();
-  void HeartbeatOnce();
+  // Does what is due, and returns the pause until the next time.
+  absl::Duration RenewOnce();
+  void RegisterOnce(const EngineSnapshot& snapshot);
+  void HeartbeatOnce(const EngineSnapshot& snapshot);
   void HandleHeartbeatError(const absl::Status& status);
   // Ends this life and draws the next one.
   void LoseLease(const absl::Status& reason);
@@ -61,6 +66,8 @@ class SchedulerLink {
 
   v1::RegisterRequest registration_;
   Deps deps_;
+  log::OutageLog outage_;
+  log::RateLimit refusal_log_;  // A worker that is refused asks again each second.
   base::Incarnation incarnation_;
   bool registered_ = false;
   bool alive_ = false;  // This life was registered and is not lost; the scheduler may be away.

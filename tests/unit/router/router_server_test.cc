@@ -138,6 +138,54 @@ TEST(RouterServerTest, SchedulerRestartLosesNoAdmission) {
   EXPECT_EQ(gateway.WaitForEnd(2), Counting(5));
 }
 
+// Refuses every stream, as one with another cluster_id does, and keeps when they came.
+class RefusingScheduler {
+ public:
+  RefusingScheduler() {
+    auto server = rpc::Server::Start({.address = "127.0.0.1:0"}, {&service_});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  int port() const { return server_->port(); }
+  Watched<std::vector<absl::Time>> admits;
+
+ private:
+  class Admit final : public rpc::BidiHandler<v1::AdmitCommand, v1::AdmitEvent> {
+   public:
+    explicit Admit(grpc::CallbackServerContext* context) : BidiHandler(context) {}
+
+   private:
+    void Start() override { Finish(absl::FailedPreconditionError("another cluster")); }
+    void OnMessage(v1::AdmitCommand&) override {}
+    void OnHalfClose() override {}
+  };
+  class Service final : public v1::SchedulerService::CallbackService {
+   public:
+    explicit Service(RefusingScheduler* owner) : owner_(owner) {}
+    grpc::ServerBidiReactor<v1::AdmitCommand, v1::AdmitEvent>* Admit(
+        grpc::CallbackServerContext* context) override {
+      owner_->admits.With([](auto& times) { times.push_back(absl::Now()); });
+      return rpc::StartHandler<RefusingScheduler::Admit>(context);
+    }
+
+   private:
+    RefusingScheduler* const owner_;
+  };
+  Service service_{this};
+  std::unique_ptr<rpc::Server> server_;
+};
+
+TEST(RouterServerTest, SchedulerThatRefusesIsAskedLessAndLess) {
+  RefusingScheduler scheduler;
+  const auto router = StartRouter(scheduler.port());
+  ASSERT_TRUE(scheduler.admits.WaitFor([](const auto& times) { return times.size() == 7; }));
+  scheduler.admits.With([](const auto& times) {
+    // Pauses of 0, 50, 100, 200, 400 and 800 ms; a call may take a little on its way.
+    EXPECT_GT(times[6] - times[0], absl::Milliseconds(1400));
+    EXPECT_GT(times[6] - times[5], times[3] - times[0]);
+  });
+}
+
 TEST(RouterServerTest, DrainEndsWhenNothingRunsAndGatewaysSeeACleanEnd) {
   FakeWorker a("a");
   FakeScheduler scheduler({a.state()});
