@@ -190,6 +190,16 @@ class RulesTest(unittest.TestCase):
             RULES[:1])
         self.assertEqual(code, 0, said)
 
+    def test_a_worker_that_stands_still_by_a_pause_is_not_stuck(self):
+        rule = alerts()["LockstepWorkerStuck"]
+        paused = test_of("LockstepWorkerStuck", rule)
+        paused["input_series"].append({"series": f"lockstep_scheduler_paused{{{NS}}}",
+                                       "values": HIGH})
+        for moment in paused["alert_rule_test"]:
+            moment["exp_alerts"] = []
+        code, said = run_tests([paused], RULES)
+        self.assertEqual(code, 0, said)
+
     def test_an_alert_that_never_fires_would_be_found(self):
         for name, rule in alerts().items():
             with self.subTest(name), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
