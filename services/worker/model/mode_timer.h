@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -34,8 +34,9 @@ class ModeTimer {
                                                            const Options& options);
 
   // Runs a step of this shape in each mode and waits. With `decode_rows` each sequence has one
-  // token, rows of padding follow, and the ops are captured, where the backend can. The first step
-  // of a size is run twice: code that is loaded would be timed.
+  // token, rows of padding follow, the ops are captured, where the backend can, and the second of
+  // two runs is timed, which waits for no host. What runs first of a size is not timed, since it
+  // loads code.
   absl::StatusOr<ModeTimes> Time(std::span<const SequenceShape> step, int decode_rows,
                                  const base::Clock& clock);
 
@@ -51,7 +52,7 @@ class ModeTimer {
   void Enqueue();
   // With the ops enqueued one by one.
   absl::Status WarmUp(kernels::OpsMode mode);
-  absl::StatusOr<absl::Duration> TimeOne(kernels::OpsMode mode, bool captures,
+  absl::StatusOr<absl::Duration> TimeOne(kernels::OpsMode mode, bool decodes,
                                          const base::Clock& clock);
 
   Transformer* const transformer_;
@@ -59,8 +60,9 @@ class ModeTimer {
   const Options options_;
   std::unique_ptr<kernels::KvCache> kv_;
   StepArena inputs_;
-  std::set<int> warm_;        // Decode rows, or minus a power of two of prefill rows.
-  bool normal_first_ = true;  // Of the next step: neither mode is always the first.
+  // By decode rows, or minus a power of two of prefill rows: which mode was the first in the last
+  // step of this size, so that none always is.
+  std::map<int, bool> normal_first_;
 
   // Of the step built last.
   kernels::StepShape shape_;
