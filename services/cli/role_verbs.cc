@@ -15,6 +15,7 @@
 #include "common/rpc/signal_waiter.h"
 #include "lockstep/config/v1/config.pb.h"
 #include "services/cli/verbs.h"
+#include "services/cli/worker_role.h"
 #include "services/gateway/gateway_server.h"
 #include "services/router/router_server.h"
 #include "services/scheduler/scheduler_server.h"
@@ -91,25 +92,29 @@ absl::Status RunScheduler(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
-// Of a worker whose device is lost. Its threads may be stuck in the device, and unwinding would
-// wait for them; there is nothing to save, since its sequences go on elsewhere.
+// Of a worker whose device is lost or hangs. Its threads may be stuck in the device, and unwinding
+// would wait for them; there is nothing to save, since its sequences go on elsewhere.
 [[noreturn]] void ExitAtOnce(const absl::Status& status) {
   std::fprintf(stderr, "lockstep worker: %s\n", status.ToString().c_str());
   std::_Exit(1);
 }
 
-absl::Status RunWorker(const Arguments& arguments) {
+absl::Status ServeWorker(const Arguments& arguments, const worker::WorkerHooks& hooks) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto config,
                             BeginRole<config::v1::WorkerConfig>("worker", arguments));
   LOCKSTEP_ASSIGN_OR_RETURN(auto options, worker::ReadWorkerOptions(config));
   const absl::Duration drain_finish = options.server.drain_finish;
   LOCKSTEP_ASSIGN_OR_RETURN(const auto signals, rpc::SignalWaiter::Create());
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, worker::WorkerServer::Start(std::move(options)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto server,
+                            worker::WorkerServer::Start(std::move(options), hooks));
   while (!signals->Wait(kHealthPeriod).has_value()) {
     if (!server->health().ok()) ExitAtOnce(server->health());
   }
   server->Drain(DrainDeadline(drain_finish));
-  return server->health();
+  if (!server->health().ok()) ExitAtOnce(server->health());
+  return absl::OkStatus();
 }
+
+absl::Status RunWorker(const Arguments& arguments) { return ServeWorker(arguments, {}); }
 
 }  // namespace lockstep::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "absl/time/time.h"
 #include "common/rpc/handler.h"
 #include "lockstep/v1/worker.pb.h"
 #include "services/worker/control_runner.h"
@@ -22,8 +23,9 @@ class ControlHandler final : public rpc::UnaryHandler<v1::ControlRequest, v1::Co
   ControlRunner* const runner_;
 };
 
-// What a control request does to a worker. Blocks until the engine loop has done it.
+// What a control request does to a worker. Blocks until the engine loop has done it, or until
+// `deadline`: DEADLINE_EXCEEDED then.
 absl::StatusOr<v1::ControlResponse> ExecuteControl(const v1::ControlRequest& request,
-                                                   const WorkerParts& parts);
+                                                   absl::Time deadline, const WorkerParts& parts);
 
 }  // namespace lockstep::worker

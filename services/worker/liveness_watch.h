@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/time/time.h"
@@ -7,23 +8,26 @@
 namespace lockstep::worker {
 
 // Tells a hung engine from a busy one: alive while its progress moves or it is idle, and for
-// `patience` after. Used by one thread.
+// `patience` after. A long time between two looks counts a quarter of that at most: the whole
+// process may have been stopped meanwhile, engine and all. Used by one thread.
 class LivenessWatch {
  public:
   explicit LivenessWatch(absl::Duration patience) : patience_(patience) {}
 
   bool Observe(uint64_t progress, bool idle, absl::Time now) {
-    if (idle || progress != progress_ || moved_at_ == absl::InfinitePast()) {
-      progress_ = progress;
-      moved_at_ = now;
-    }
-    return now - moved_at_ <= patience_;
+    standstill_ = idle || progress != progress_
+                      ? absl::ZeroDuration()
+                      : standstill_ + std::min(now - observed_at_, patience_ / 4);
+    progress_ = progress;
+    observed_at_ = now;
+    return standstill_ <= patience_;
   }
 
  private:
   const absl::Duration patience_;
   uint64_t progress_ = 0;
-  absl::Time moved_at_ = absl::InfinitePast();
+  absl::Duration standstill_;
+  absl::Time observed_at_ = absl::InfinitePast();
 };
 
 }  // namespace lockstep::worker

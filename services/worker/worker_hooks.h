@@ -22,6 +22,7 @@ struct WorkerHooks {
       wrap_kernels;
   std::function<std::unique_ptr<StepExecutor>(std::unique_ptr<StepExecutor>)> wrap_executor;
   absl::Duration rank_patience;  // How long ranks wait for each other; 0 is the backend's own.
+  absl::Duration hang_patience;  // How long the engine may stand still; 0 is the worker's own.
 };
 
 }  // namespace lockstep::worker

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/server.h"
@@ -25,6 +27,8 @@ namespace {
 
 // A layer of the largest model takes seconds on a slow CPU; a hung device never comes back.
 constexpr absl::Duration kHangPatience = absl::Seconds(60);
+// What an engine that ran until the end of a drain has to end its step.
+constexpr absl::Duration kLastStepPatience = absl::Seconds(2);
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 // Routers ping after a second of silence.
@@ -110,13 +114,16 @@ class WorkerServer::Impl {
   ~Impl();
   absl::Status Start(const WorkerHooks& hooks);
   int port() const { return server_->port(); }
-  absl::Status health() const { return engine_->health(); }
+  absl::Status health() const;
   void Drain(absl::Time deadline);
 
  private:
   v1::RegisterRequest Registration() const;
   void EndThisLife();
-  // True when nothing runs any longer; false when `until` passed first.
+  void WatchEngine(const EngineSnapshot& snapshot);
+  // The engine hangs: nothing waits for it any more, and health() tells why the process should end.
+  void GiveUpEngine(absl::Status why);
+  // True when nothing runs any longer; false when `until` passed first, or the engine is given up.
   bool WaitIdle(absl::Time until);
 
   const WorkerOptions options_;
@@ -126,7 +133,10 @@ class WorkerServer::Impl {
   LoadedModel model_;
   std::unique_ptr<LeaseFence> fence_;
   StepReport report_;
-  LivenessWatch liveness_{kHangPatience};  // The scheduler link's thread's own.
+  absl::Duration hang_patience_ = kHangPatience;
+  std::optional<LivenessWatch> liveness_;  // The scheduler link's thread's own.
+  mutable base::Mutex mutex_;
+  absl::Status hung_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StreamTable> streams_;
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<ControlRunner> control_;
@@ -138,6 +148,8 @@ class WorkerServer::Impl {
 absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
   LOCKSTEP_ASSIGN_OR_RETURN(base_, service::ServiceBase::Create("worker", options_.server));
   metrics_ = std::make_unique<EngineMetrics>(base_->registry());
+  if (hooks.hang_patience > absl::ZeroDuration()) hang_patience_ = hooks.hang_patience;
+  liveness_.emplace(hang_patience_);
   LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options_.model));
   const absl::Time begun = base_->clock()->Now();
   LOCKSTEP_ASSIGN_OR_RETURN(model_, Load(options_, hooks, tokenizer_.get()));
@@ -198,11 +210,7 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
           .logger = base_->logger(),
           .on_lease_lost = [this] { EndThisLife(); },
           .on_registered = [this] { server_->health().SetReady(true); },
-          .on_snapshot =
-              [this](const EngineSnapshot& snapshot) {
-                server_->health().SetLive(
-                    liveness_.Observe(snapshot.progress, snapshot.idle, base_->clock()->Now()));
-              }});
+          .on_snapshot = [this](const EngineSnapshot& snapshot) { WatchEngine(snapshot); }});
   base_->logger().Info("serving", {{"port", server_->port()}, {"model", model_.facts.name}});
   return absl::OkStatus();
 }
@@ -234,16 +242,40 @@ v1::RegisterRequest WorkerServer::Impl::Registration() const {
 
 void WorkerServer::Impl::EndThisLife() {
   server_->health().SetReady(false);
-  // Every sequence entered the cluster before the end of all epochs.
-  engine_->AbortOlderThan(base::Epoch(UINT64_MAX));
   streams_->CloseAll(absl::FailedPreconditionError("the worker lost its lease"));
+  engine_->AbortAll();
+}
+
+void WorkerServer::Impl::WatchEngine(const EngineSnapshot& snapshot) {
+  if (liveness_->Observe(snapshot.progress, snapshot.idle, base_->clock()->Now())) return;
+  GiveUpEngine(absl::DeadlineExceededError(
+      absl::StrCat("the engine has made no progress for ", absl::FormatDuration(hang_patience_))));
+}
+
+void WorkerServer::Impl::GiveUpEngine(absl::Status why) {
+  {
+    base::MutexLock lock(&mutex_);
+    if (!hung_.ok()) return;
+    hung_ = why;
+  }
+  base_->logger().Error("engine_hung", {{"error", why}});
+  fence_->Close();
+  server_->health().SetReady(false);
+  server_->health().SetLive(false);
+  streams_->CloseAll(why);
+}
+
+absl::Status WorkerServer::Impl::health() const {
+  LOCKSTEP_RETURN_IF_ERROR(engine_->health());
+  base::MutexLock lock(&mutex_);
+  return hung_;
 }
 
 bool WorkerServer::Impl::WaitIdle(absl::Time until) {
   base::Mutex mutex;
   base::CondVar pause;
   while (!engine_->Snapshot().held.empty()) {
-    if (base_->clock()->Now() >= until) return false;
+    if (base_->clock()->Now() >= until || !health().ok()) return false;
     base::MutexLock lock(&mutex);
     pause.WaitFor(&mutex, kDrainPoll);
   }
@@ -258,9 +290,17 @@ void WorkerServer::Impl::Drain(absl::Time deadline) {
       std::min(deadline, base_->clock()->Now() + options_.server.drain_finish);
   if (!WaitIdle(finish)) {
     // Without another worker, to go on is all that can be done for what runs.
-    if (others.ok() && *others) engine_->HandOffAll();
+    if (others.ok() && *others && health().ok()) engine_->HandOffAll(deadline).IgnoreError();
     WaitIdle(deadline);
   }
+  // Whatever waits for the engine after this has to know that it does not hang.
+  const absl::Time answer = std::max(deadline, base_->clock()->Now() + kLastStepPatience);
+  if (health().ok() && !engine_->AwaitStepEnd(answer).ok()) {
+    GiveUpEngine(
+        absl::DeadlineExceededError("the engine did not end its step until the drain had to end"));
+  }
+  // The lease runs out, and streams break with the process.
+  if (!health().ok()) return;
   link_->LeaveForGood(kLeaveTimeout);
   server_->Drain(deadline);
 }

@@ -21,9 +21,10 @@ class WorkerServer {
 
   int port() const;
   // Not ready; what runs may finish for `drain_finish`, then it is handed to other workers, or goes
-  // on until `deadline` when there are none. Returns when nothing runs.
+  // on until `deadline` when there are none. Returns when nothing runs, or soon after `deadline`.
   void Drain(absl::Time deadline);
-  // Why the engine stopped by itself; OK while it works. The process should end then.
+  // Why the engine stopped by itself, or hangs; OK while it works. Otherwise the process should end
+  // without destroying this object, which would wait for threads that may never end.
   absl::Status health() const;
 
  private:

@@ -11,11 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/health_client.h"
 #include "tests/faults/altering_executor.h"
 #include "tests/faults/forwarding_kernel_set.h"
 #include "tests/support/cluster_harness.h"
+#include "tests/support/hanging_executor.h"
 #include "tests/support/rollout_calls.h"
 
 namespace lockstep {
@@ -184,6 +186,69 @@ TEST_F(StalledRankTest, ItsWorkerLeavesAndItsSequencesGoOnElsewhere) {
   EXPECT_TRUE(cluster_.worker(1)->health().ok());
   EXPECT_TRUE(cluster_.WaitForWorkers(1));
   go_on_.Notify();
+}
+
+// A device that hangs, of worker 0, in a cluster that gives up an engine after `patience`.
+class HungDeviceTest : public FaultsTest {
+ protected:
+  explicit HungDeviceTest(absl::Duration patience = absl::Seconds(3))
+      : FaultsTest({.model = kDemoModel,
+                    .worker_hooks = {.wrap_executor =
+                                         faults::WrapExecutorIn<testing::HangingExecutor>(&hangs_),
+                                     .hang_patience = patience},
+                    .hooked_worker = 0}) {}
+  // The engine's thread has to come back before its worker can be destroyed.
+  void TearDown() override { GoOn(); }
+
+  void GoOn() {
+    hangs_ = false;
+    hangs_.notify_all();
+  }
+  absl::StatusOr<bool> Health(const std::string& name) {
+    return rpc::CheckHealth(rpc::MakeChannel(cluster_.worker_address(0)), name, absl::Seconds(5));
+  }
+  absl::StatusCode EngineHealth() { return cluster_.worker(0)->health().code(); }
+
+  std::atomic<bool> hangs_ = false;
+};
+
+TEST_F(HungDeviceTest, CostsNoBitAndEndsItsWorker) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] { hangs_ = true; });
+  EXPECT_GE(cluster_.RouterMetric("lockstep_router_resumptions_total"), 1);
+  EXPECT_TRUE(cluster_.WaitForWorkers(1));
+  // What ends the process.
+  EXPECT_TRUE(ClusterHarness::WaitUntil(
+      [&] { return EngineHealth() == absl::StatusCode::kDeadlineExceeded; }));
+  EXPECT_FALSE(Health("live").value_or(true));
+  EXPECT_TRUE(cluster_.worker(1)->health().ok());
+}
+
+class LongHungDeviceTest : public HungDeviceTest {
+ protected:
+  LongHungDeviceTest() : HungDeviceTest(absl::Minutes(10)) {}
+};
+
+TEST_F(LongHungDeviceTest, ADrainEndsByItsDeadlineAndSaysWhy) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] {
+    hangs_ = true;
+    cluster_.worker(0)->Drain(absl::Now() + absl::Seconds(3));
+    EXPECT_EQ(EngineHealth(), absl::StatusCode::kDeadlineExceeded);
+  });
+  EXPECT_GE(cluster_.RouterMetric("lockstep_router_resumptions_total"), 1);
+}
+
+TEST_F(LongHungDeviceTest, OneThatComesBackJoinsAsAnotherLifeWithoutItsOldSequences) {
+  ExpectSameBitsThrough(Requests(32, 300), [&] {
+    hangs_ = true;
+    EXPECT_TRUE(cluster_.WaitForWorkers(1));
+  });
+  EXPECT_FALSE(Health("ready").value_or(true));
+  GoOn();
+  EXPECT_TRUE(cluster_.WaitForWorkers(2));
+  EXPECT_TRUE(Health("ready").value_or(false));
+  EXPECT_TRUE(Health("live").value_or(false));
+  EXPECT_EQ(cluster_.SchedulerMetric("lockstep_scheduler_plan_violations_total"), 0);
+  ExpectEmpty();
 }
 
 TEST_F(FaultsTest, LostWorkerCostsNoBit) {

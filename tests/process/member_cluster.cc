@@ -48,15 +48,16 @@ void Edit(const MemberCluster::Options& options, cli::Member* member) {
 
 }  // namespace
 
-MemberCluster::MemberCluster(cli::ClusterLayout layout, absl::Duration lease)
-    : layout_(std::move(layout)), lease_(lease) {}
+MemberCluster::MemberCluster(cli::ClusterLayout layout, const Options& options)
+    : layout_(std::move(layout)),
+      lease_(absl::Seconds(options.lease_seconds)),
+      programs_(options.programs) {}
 
 absl::StatusOr<std::unique_ptr<MemberCluster>> MemberCluster::Start(Options options) {
   options.cluster.run_dir = MakeRunDirectory();
   LOCKSTEP_ASSIGN_OR_RETURN(cli::ClusterLayout layout, cli::MakeLayout(options.cluster));
   for (cli::Member& member : layout.members) Edit(options, &member);
-  std::unique_ptr<MemberCluster> cluster(
-      new MemberCluster(std::move(layout), absl::Seconds(options.lease_seconds)));
+  std::unique_ptr<MemberCluster> cluster(new MemberCluster(std::move(layout), options));
   for (const cli::Member& member : cluster->layout_.members) {
     LOCKSTEP_RETURN_IF_ERROR(cli::WriteFile(cluster->ConfigPath(member.name), member.config));
     LOCKSTEP_RETURN_IF_ERROR(cluster->StartMember(member.name));
@@ -104,11 +105,13 @@ void MemberCluster::Kill(const std::string& name) {
 }
 
 absl::Status MemberCluster::StartMember(const std::string& name) {
+  const auto program = programs_.find(name);
   LOCKSTEP_ASSIGN_OR_RETURN(
       cli::ChildProcess process,
-      cli::ChildProcess::Spawn({.program = LOCKSTEP_BINARY,
-                                .arguments = {member(name).role, "--config=" + ConfigPath(name)},
-                                .log_path = LogPath(name)}));
+      cli::ChildProcess::Spawn(
+          {.program = program == programs_.end() ? LOCKSTEP_BINARY : program->second,
+           .arguments = {member(name).role, "--config=" + ConfigPath(name)},
+           .log_path = LogPath(name)}));
   processes_.insert_or_assign(name, std::move(process));
   return absl::OkStatus();
 }

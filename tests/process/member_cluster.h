@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,6 +29,8 @@ class MemberCluster {
     double lease_seconds = 1;
     // Changes a worker's configuration before anything starts.
     std::function<void(const cli::Member&, config::v1::WorkerConfig*)> edit_worker = nullptr;
+    // Of members that run another program than lockstep, with the same arguments.
+    std::map<std::string, std::string> programs;
   };
   // Waits until the gateway knows every worker. The run directory is new and goes with the object.
   static absl::StatusOr<std::unique_ptr<MemberCluster>> Start(Options options);
@@ -45,6 +48,8 @@ class MemberCluster {
   config::v1::WorkerConfig WorkerConfigOf(const std::string& name) const;
   void SetWorkerConfig(const std::string& name, const config::v1::WorkerConfig& config);
   void Signal(const std::string& name, int signal) const;
+  // How it ended by itself, once it has.
+  std::optional<std::string> Ended(const std::string& name) { return processes_.at(name).Ended(); }
   pid_t PidOf(const std::string& name) const { return processes_.at(name).pid(); }
   // What it has written so far, over all of its lives.
   std::string Log(const std::string& name) const;
@@ -56,12 +61,13 @@ class MemberCluster {
   bool WaitForNewLife(const std::string& worker, uint64_t old);
 
  private:
-  MemberCluster(cli::ClusterLayout layout, absl::Duration lease);
+  MemberCluster(cli::ClusterLayout layout, const Options& options);
   std::string ConfigPath(const std::string& name) const;
   std::string LogPath(const std::string& name) const;
 
   cli::ClusterLayout layout_;
   const absl::Duration lease_;
+  const std::map<std::string, std::string> programs_;
   std::map<std::string, cli::ChildProcess> processes_;
   std::unique_ptr<client::RolloutClient> client_;
 };

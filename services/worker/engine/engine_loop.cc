@@ -36,8 +36,13 @@ class EngineLoop::Impl {
   void Cancel(base::TicketId ticket);
   void AddCredit(base::TicketId ticket, int64_t tokens);
   void RefuseStarts();
-  // Runs `work` between two steps and returns when it and the delivery of its results are done.
-  void RunOnLoop(std::function<void(EngineCore&)> work);
+  void AbortAll();
+  // Runs `work` between two steps and returns when it and the delivery of its results are done, or
+  // at `deadline`.
+  absl::Status RunOnLoop(std::function<void(EngineCore&)> work, absl::Time deadline);
+  // The same for work with a result.
+  template <typename Result>
+  absl::StatusOr<Result> AskLoop(std::function<Result(EngineCore&)> work, absl::Time deadline);
   EngineSnapshot Snapshot() const;
   absl::Status health() const;
 
@@ -50,9 +55,10 @@ class EngineLoop::Impl {
     std::vector<std::unique_ptr<Sequence>> starts;
     absl::flat_hash_map<base::TicketId, int64_t> credits;
     absl::flat_hash_set<base::TicketId> cancels;
-    std::vector<Task*> tasks;
+    bool abort_all = false;
+    std::vector<std::shared_ptr<Task>> tasks;  // The caller may give up while one runs.
     bool empty() const {
-      return starts.empty() && credits.empty() && cancels.empty() && tasks.empty();
+      return starts.empty() && credits.empty() && cancels.empty() && !abort_all && tasks.empty();
     }
   };
   struct Live {
@@ -82,6 +88,7 @@ class EngineLoop::Impl {
   Inbox inbox_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool refuses_starts_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   // Started and not yet ended by a delivered output.
   absl::flat_hash_map<base::TicketId, Live> live_ ABSL_GUARDED_BY(mutex_);
   int64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // In the core.
@@ -162,12 +169,36 @@ void EngineLoop::Impl::RefuseStarts() {
   refuses_starts_ = true;
 }
 
-void EngineLoop::Impl::RunOnLoop(std::function<void(EngineCore&)> work) {
-  Task task{.work = std::move(work)};
+void EngineLoop::Impl::AbortAll() {
   base::MutexLock lock(&mutex_);
-  inbox_.tasks.push_back(&task);
+  inbox_.abort_all = ending_ = true;
   changed_.NotifyOne();
-  while (!task.done) task_done_.Wait(&mutex_);
+}
+
+absl::Status EngineLoop::Impl::RunOnLoop(std::function<void(EngineCore&)> work,
+                                         absl::Time deadline) {
+  const auto task = std::make_shared<Task>(std::move(work));
+  base::MutexLock lock(&mutex_);
+  inbox_.tasks.push_back(task);
+  changed_.NotifyOne();
+  while (!task->done) {
+    const absl::Duration left = deadline - deps_.clock->Now();
+    if (left <= absl::ZeroDuration()) {
+      std::erase(inbox_.tasks, task);
+      return absl::DeadlineExceededError("the engine's step did not end in time");
+    }
+    task_done_.WaitFor(&mutex_, left);
+  }
+  return absl::OkStatus();
+}
+
+template <typename Result>
+absl::StatusOr<Result> EngineLoop::Impl::AskLoop(std::function<Result(EngineCore&)> work,
+                                                 absl::Time deadline) {
+  const auto result = std::make_shared<Result>();
+  LOCKSTEP_RETURN_IF_ERROR(RunOnLoop(
+      [result, work = std::move(work)](EngineCore& core) { *result = work(core); }, deadline));
+  return std::move(*result);
 }
 
 EngineSnapshot EngineLoop::Impl::Snapshot() const {
@@ -175,6 +206,7 @@ EngineSnapshot EngineLoop::Impl::Snapshot() const {
   EngineSnapshot snapshot = last_;
   snapshot.progress = last_.steps + deps_.executor->progress();
   snapshot.idle = last_.idle && inbox_.empty();
+  snapshot.ending = ending_;
   for (const auto& [ticket, live] : live_) {
     const auto blocks = kv_blocks_.find(ticket);
     snapshot.held.push_back({.ticket = ticket,
@@ -222,12 +254,15 @@ void EngineLoop::Impl::Apply(Inbox* inbox) {
   for (auto& sequence : inbox->starts) core_->Add(std::move(sequence));
   for (const auto& [ticket, tokens] : inbox->credits) core_->AddCredit(ticket, tokens);
   for (const base::TicketId ticket : inbox->cancels) core_->Cancel(ticket);
-  if (inbox->tasks.empty()) return;
-  for (Task* task : inbox->tasks) task->work(*core_);
+  // Every sequence entered the cluster before the end of all epochs.
+  if (inbox->abort_all) core_->AbortOlderThan(base::Epoch(UINT64_MAX));
+  if (inbox->tasks.empty() && !inbox->abort_all) return;
+  for (const auto& task : inbox->tasks) task->work(*core_);
   core_->DeliverPending();
   PublishState();
   base::MutexLock lock(&mutex_);
-  for (Task* task : inbox->tasks) task->done = true;
+  if (inbox->abort_all) ending_ = inbox_.abort_all;
+  for (const auto& task : inbox->tasks) task->done = true;
   task_done_.NotifyAll();
 }
 
@@ -291,32 +326,42 @@ void EngineLoop::AddCredit(base::TicketId ticket, int64_t tokens) {
   impl_->AddCredit(ticket, tokens);
 }
 
-int64_t EngineLoop::AbortRequests(std::span<const base::RequestId> requests,
-                                  std::vector<base::RequestId>* known) {
-  int64_t ended = 0;
-  impl_->RunOnLoop([&](EngineCore& core) { ended = core.AbortRequests(requests, known); });
-  return ended;
+void EngineLoop::AbortAll() { impl_->AbortAll(); }
+
+absl::StatusOr<EngineLoop::Aborted> EngineLoop::AbortRequests(std::vector<base::RequestId> requests,
+                                                              absl::Time deadline) {
+  return impl_->AskLoop<Aborted>(
+      [requests = std::move(requests)](EngineCore& core) {
+        Aborted aborted;
+        aborted.sequences = core.AbortRequests(requests, &aborted.known);
+        return aborted;
+      },
+      deadline);
 }
 
-int64_t EngineLoop::AbortOlderThan(base::Epoch epoch) {
-  int64_t ended = 0;
-  impl_->RunOnLoop([&](EngineCore& core) { ended = core.AbortOlderThan(epoch); });
-  return ended;
+absl::StatusOr<int64_t> EngineLoop::AbortOlderThan(base::Epoch epoch, absl::Time deadline) {
+  return impl_->AskLoop<int64_t>([=](EngineCore& core) { return core.AbortOlderThan(epoch); },
+                                 deadline);
 }
 
-void EngineLoop::SetHold(bool hold) {
-  impl_->RunOnLoop([hold](EngineCore& core) { core.SetHold(hold); });
+absl::Status EngineLoop::SetHold(bool hold, absl::Time deadline) {
+  return impl_->RunOnLoop([=](EngineCore& core) { core.SetHold(hold); }, deadline);
 }
 
-int64_t EngineLoop::FlushCache(std::optional<std::string> cache_namespace) {
-  int64_t freed = 0;
-  impl_->RunOnLoop([&](EngineCore& core) { freed = core.FlushCache(cache_namespace); });
-  return freed;
+absl::StatusOr<int64_t> EngineLoop::FlushCache(std::optional<std::string> cache_namespace,
+                                               absl::Time deadline) {
+  return impl_->AskLoop<int64_t>([cache_namespace = std::move(cache_namespace)](
+                                     EngineCore& core) { return core.FlushCache(cache_namespace); },
+                                 deadline);
 }
 
-void EngineLoop::HandOffAll() {
+absl::Status EngineLoop::HandOffAll(absl::Time deadline) {
   impl_->RefuseStarts();
-  impl_->RunOnLoop([](EngineCore& core) { core.HandOffAll(); });
+  return impl_->RunOnLoop([](EngineCore& core) { core.HandOffAll(); }, deadline);
+}
+
+absl::Status EngineLoop::AwaitStepEnd(absl::Time deadline) {
+  return impl_->RunOnLoop([](EngineCore&) {}, deadline);
 }
 
 EngineSnapshot EngineLoop::Snapshot() const { return impl_->Snapshot(); }

@@ -4,12 +4,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "services/text/tokenizer.h"
@@ -57,6 +57,7 @@ struct EngineSnapshot {
   // Steps, and work done inside the running one: goes up unless the engine hangs or is idle.
   uint64_t progress = 0;
   bool idle = true;
+  bool ending = false;         // AbortAll was called, and what it ends has not ended yet.
   int64_t kv_blocks_free = 0;  // Cached blocks that can be evicted included.
   std::vector<Held> held;
 };
@@ -78,15 +79,28 @@ class EngineLoop {
   void Cancel(base::TicketId ticket);  // Its end arrives as kAbort, with what was generated.
   void AddCredit(base::TicketId ticket, int64_t tokens);
 
-  // Both return the number of sequences ended by the call.
-  int64_t AbortRequests(std::span<const base::RequestId> requests,
-                        std::vector<base::RequestId>* known);
-  int64_t AbortOlderThan(base::Epoch epoch);
-  void SetHold(bool hold);  // Sequences stop where they are, KV kept.
+  // Ends everything as soon as the running step has ended, and does not wait for that: a step may
+  // hang. EngineSnapshot::ending tells when it is done.
+  void AbortAll();
+
+  // These wait until the running step has ended and they are done, or until `deadline`:
+  // DEADLINE_EXCEEDED then, and what the step held up is not done later either.
+  struct Aborted {
+    int64_t sequences = 0;               // Ended by the call.
+    std::vector<base::RequestId> known;  // Those requests that had one here.
+  };
+  absl::StatusOr<Aborted> AbortRequests(std::vector<base::RequestId> requests, absl::Time deadline);
+  // Returns the number of sequences ended by the call.
+  absl::StatusOr<int64_t> AbortOlderThan(base::Epoch epoch, absl::Time deadline);
+  // Sequences stop where they are, KV kept.
+  absl::Status SetHold(bool hold, absl::Time deadline);
   // Returns the number of blocks freed; nullopt is every namespace.
-  int64_t FlushCache(std::optional<std::string> cache_namespace);
-  // Gives every sequence back for another worker and refuses new ones.
-  void HandOffAll();
+  absl::StatusOr<int64_t> FlushCache(std::optional<std::string> cache_namespace,
+                                     absl::Time deadline);
+  // Gives every sequence back for another worker. New ones are refused in any case.
+  absl::Status HandOffAll(absl::Time deadline);
+  // Only waits: tells an engine that works from one that hangs.
+  absl::Status AwaitStepEnd(absl::Time deadline);
 
   EngineSnapshot Snapshot() const;
   // Set once the executor failed: no step will run again, though one may be stuck.

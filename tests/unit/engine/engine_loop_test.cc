@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "common/base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,8 +17,12 @@
 namespace lockstep::worker {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+
+// Far away: what waits until then would hang.
+absl::Time InTime() { return absl::Now() + absl::Minutes(1); }
 
 // An engine loop on real time; collects ends and ids, and waits for them.
 class LoopHarness {
@@ -58,6 +63,16 @@ class LoopHarness {
     Transcript& transcript = transcripts_[base::TicketId(ticket)];
     while (transcript.ids.size() < count) changed_.Wait(&mutex_);
   }
+  // The loop's thread stands still from the next results on, as in a device that hangs.
+  void Hang(bool hangs) {
+    base::MutexLock lock(&mutex_);
+    hangs_ = hangs;
+    changed_.NotifyAll();
+  }
+  void WaitForHang() {
+    base::MutexLock lock(&mutex_);
+    while (!hanging_) changed_.Wait(&mutex_);
+  }
   absl::Status WaitForFailure() {
     base::MutexLock lock(&mutex_);
     while (failure_.ok()) changed_.Wait(&mutex_);
@@ -74,7 +89,9 @@ class LoopHarness {
       all.end = std::move(one.end);
     }
     for (const base::TicketId ticket : output.hand_offs) transcripts_[ticket].handed_off = true;
+    hanging_ = hangs_;
     changed_.NotifyAll();
+    while (hangs_) changed_.Wait(&mutex_);
   }
   void Fail(const absl::Status& status) {
     base::MutexLock lock(&mutex_);
@@ -90,6 +107,8 @@ class LoopHarness {
   base::CondVar changed_;
   std::map<base::TicketId, Transcript> transcripts_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<EngineLoop> loop_;  // Last, so that it ends first.
 };
 
@@ -131,13 +150,15 @@ TEST(EngineLoopTest, ControlCallsReturnWhenTheyAreDone) {
   ASSERT_TRUE(harness.Start(start).ok());
   harness.WaitForTokens(1, 20);
   EXPECT_THAT(harness.loop().Snapshot().held, SizeIs(1));
-  std::vector<base::RequestId> known;
-  const std::vector<base::RequestId> requests = {base::RequestId("r")};
-  EXPECT_EQ(harness.loop().AbortRequests(requests, &known), 1);
+  const auto aborted =
+      harness.loop().AbortRequests({base::RequestId("r"), base::RequestId("s")}, InTime());
+  ASSERT_TRUE(aborted.ok()) << aborted.status();
+  EXPECT_EQ(aborted->sequences, 1);
+  EXPECT_THAT(aborted->known, ElementsAre(base::RequestId("r")));
   EXPECT_THAT(harness.loop().Snapshot().held, IsEmpty());
   EXPECT_EQ(harness.loop().Snapshot().kv_blocks_free, 64);
-  EXPECT_GT(harness.loop().FlushCache(std::nullopt), 0);
-  EXPECT_EQ(harness.loop().FlushCache(std::nullopt), 0);
+  EXPECT_GT(harness.loop().FlushCache(std::nullopt, InTime()).value_or(0), 0);
+  EXPECT_EQ(harness.loop().FlushCache(std::nullopt, InTime()).value_or(-1), 0);
   EXPECT_EQ(harness.WaitForEnd(1).end->reason, EndReason::kAbort);
 }
 
@@ -145,7 +166,7 @@ TEST(EngineLoopTest, HandOffGivesBackWhatRunsAndWhatHasJustCome) {
   LoopHarness harness;
   ASSERT_TRUE(harness.Start(MakeStart(1, RandomIds(1, 40), 900)).ok());
   ASSERT_TRUE(harness.Start(MakeStart(2, RandomIds(2, 40), 900)).ok());
-  harness.loop().HandOffAll();
+  EXPECT_TRUE(harness.loop().HandOffAll(InTime()).ok());
   EXPECT_TRUE(harness.WaitForEnd(1).handed_off);
   EXPECT_TRUE(harness.WaitForEnd(2).handed_off);
   EXPECT_EQ(harness.Start(MakeStart(3, {1}, 1)).code(), absl::StatusCode::kFailedPrecondition);
@@ -155,14 +176,48 @@ TEST(EngineLoopTest, ALostDeviceIsToldOnce) {
   LoopHarness harness(/*waiting_max=*/10, /*fails_at_step=*/2);
   ASSERT_TRUE(harness.Start(MakeStart(1, RandomIds(1, 10), 100)).ok());
   EXPECT_EQ(harness.WaitForFailure().code(), absl::StatusCode::kUnavailable);
-  harness.loop().SetHold(true);  // Commands are still taken.
+  EXPECT_TRUE(harness.loop().SetHold(true, InTime()).ok());  // Commands are still taken.
   EXPECT_EQ(harness.loop().health().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(harness.Start(MakeStart(2, {1}, 1)).code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(EngineLoopTest, NothingWaitsForAHungStepBeyondItsDeadline) {
+  LoopHarness harness;
+  harness.Hang(true);
+  ASSERT_TRUE(harness.Start(MakeStart(1, RandomIds(1, 10), 500)).ok());
+  harness.WaitForHang();
+  const absl::Time soon = absl::Now() + absl::Milliseconds(20);
+  const auto late = absl::StatusCode::kDeadlineExceeded;
+  EXPECT_EQ(harness.loop().AwaitStepEnd(soon).code(), late);
+  EXPECT_EQ(harness.loop().SetHold(true, soon).code(), late);
+  EXPECT_EQ(harness.loop().AbortRequests({base::RequestId("r")}, soon).status().code(), late);
+  EXPECT_EQ(harness.loop().AbortOlderThan(base::Epoch(99), soon).status().code(), late);
+  EXPECT_EQ(harness.loop().FlushCache(std::nullopt, soon).status().code(), late);
+  harness.Hang(false);
+  // None of it is done later either.
+  EXPECT_THAT(harness.WaitForEnd(1).ids, SizeIs(500));
+}
+
+TEST(EngineLoopTest, AbortOfAllDoesNotWaitForAHungStepAndTellsWhenItIsDone) {
+  LoopHarness harness;
+  harness.Hang(true);
+  ASSERT_TRUE(harness.Start(MakeStart(1, RandomIds(1, 10), 500)).ok());
+  ASSERT_TRUE(harness.Start(MakeStart(2, RandomIds(2, 10), 500)).ok());
+  harness.WaitForHang();
+  harness.loop().AbortAll();
+  EXPECT_TRUE(harness.loop().Snapshot().ending);
+  EXPECT_FALSE(harness.loop().Snapshot().idle);
+  harness.Hang(false);
+  EXPECT_EQ(harness.WaitForEnd(1).end->reason, EndReason::kAbort);
+  EXPECT_EQ(harness.WaitForEnd(2).end->reason, EndReason::kAbort);
+  EXPECT_TRUE(harness.loop().AwaitStepEnd(InTime()).ok());
+  EXPECT_FALSE(harness.loop().Snapshot().ending);
+  EXPECT_THAT(harness.loop().Snapshot().held, IsEmpty());
+}
+
 TEST(EngineLoopTest, AFullEngineRefuses) {
   LoopHarness harness(/*waiting_max=*/3);
-  harness.loop().SetHold(true);
+  EXPECT_TRUE(harness.loop().SetHold(true, InTime()).ok());
   int64_t refused = 0;
   for (uint64_t ticket = 1; ticket <= 5; ++ticket) {
     const absl::Status status = harness.Start(MakeStart(ticket, {1}, 1));
@@ -193,13 +248,11 @@ TEST(EngineLoopTest, ManyThreadsLoseNothing) {
     });
   }
   threads.emplace_back([&harness, &done] {
-    std::vector<base::RequestId> known;
-    const std::vector<base::RequestId> requests = {base::RequestId("3")};
     while (!done) {
-      harness.loop().AbortRequests(requests, &known);
-      harness.loop().SetHold(true);
-      harness.loop().FlushCache(std::nullopt);
-      harness.loop().SetHold(false);
+      EXPECT_TRUE(harness.loop().AbortRequests({base::RequestId("3")}, InTime()).ok());
+      EXPECT_TRUE(harness.loop().SetHold(true, InTime()).ok());
+      EXPECT_TRUE(harness.loop().FlushCache(std::nullopt, InTime()).ok());
+      EXPECT_TRUE(harness.loop().SetHold(false, InTime()).ok());
       EXPECT_LE(harness.loop().Snapshot().held.size(), kThreads * kEach);
       EXPECT_TRUE(harness.loop().health().ok());
     }
