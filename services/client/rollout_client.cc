@@ -1,8 +1,10 @@
 #include "services/client/rollout_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/deadline.h"
@@ -13,21 +15,22 @@
 namespace lockstep::client {
 namespace {
 
-// Makes one unary call with the stub's blocking method.
-template <typename Request, typename Response>
-absl::StatusOr<Response> Call(v1::RolloutService::Stub* stub,
-                              grpc::Status (v1::RolloutService::Stub::*method)(grpc::ClientContext*,
-                                                                               const Request&,
-                                                                               Response*),
-                              const Request& request, absl::Time deadline,
-                              bool wait_for_ready = false) {
-  grpc::ClientContext context;
-  rpc::ApplyScope({.deadline = deadline}, &context);
-  context.set_wait_for_ready(wait_for_ready);
-  Response response;
-  const grpc::Status status = (stub->*method)(&context, request, &response);
-  if (!status.ok()) return rpc::FromGrpcStatus(status);
-  return response;
+// Between tries of one call.
+constexpr absl::Duration kRetryPauseFirst = absl::Milliseconds(50);
+constexpr absl::Duration kRetryPauseLast = absl::Seconds(1);
+
+// A gateway that drains refuses, and one that ends takes its connections with it; gRPC says
+// CANCELLED of a call that reached it in between, and nobody here cancels.
+bool AnotherMayServe(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::CANCELLED;
+}
+
+void Pause(absl::Duration duration) {
+  base::Mutex mutex;
+  base::CondVar pause;
+  base::MutexLock lock(&mutex);
+  pause.WaitFor(&mutex, duration);
 }
 
 // Whether what `sample` of `response` has so far, and what `next` adds to it, are of one contract
@@ -50,12 +53,31 @@ RolloutClient::RolloutClient(Options options)
       channel_(rpc::MakeChannel(options_.target, options_.channel)),
       stub_(v1::RolloutService::NewStub(channel_)) {}
 
+template <typename Request, typename Response>
+absl::StatusOr<Response> RolloutClient::Call(grpc::Status (v1::RolloutService::Stub::*method)(
+                                                 grpc::ClientContext*, const Request&, Response*),
+                                             const Request& request, absl::Time deadline) {
+  absl::Duration pause = kRetryPauseFirst;
+  absl::Time give_up = absl::InfiniteFuture();
+  while (true) {
+    grpc::ClientContext context;
+    rpc::ApplyScope({.deadline = deadline}, &context);
+    Response response;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
+    if (status.ok()) return response;
+    const absl::Time now = absl::Now();
+    give_up = std::min({give_up, now + options_.retry, deadline});
+    if (!AnotherMayServe(status) || now + pause > give_up) return rpc::FromGrpcStatus(status);
+    Pause(pause);
+    pause = std::min(2 * pause, kRetryPauseLast);
+  }
+}
+
 absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateRequest& request) {
   const absl::Time deadline = absl::Now() + options_.timeout;
   while (true) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        v1::GenerateResponse response,
-        Call(stub_.get(), &v1::RolloutService::Stub::Generate, request, deadline));
+    LOCKSTEP_ASSIGN_OR_RETURN(v1::GenerateResponse response,
+                              Call(&v1::RolloutService::Stub::Generate, request, deadline));
     LOCKSTEP_ASSIGN_OR_RETURN(const bool whole, Continue(request, deadline, &response));
     if (whole) return response;
   }
@@ -65,11 +87,10 @@ absl::StatusOr<bool> RolloutClient::Continue(const v1::GenerateRequest& request,
                                              absl::Time deadline, v1::GenerateResponse* response) {
   for (v1::Sample& sample : *response->mutable_samples()) {
     while (sample.finish_reason() == v1::FINISH_REASON_PARTIAL) {
-      // The gateway that gave the sample back is about to end; wait for one that serves.
-      LOCKSTEP_ASSIGN_OR_RETURN(
-          v1::GenerateResponse next,
-          Call(stub_.get(), &v1::RolloutService::Stub::Generate,
-               ContinuationOf(request, *response, sample), deadline, /*wait_for_ready=*/true));
+      // The gateway that gave the sample back is about to end, and refuses this; others do not.
+      LOCKSTEP_ASSIGN_OR_RETURN(v1::GenerateResponse next,
+                                Call(&v1::RolloutService::Stub::Generate,
+                                     ContinuationOf(request, *response, sample), deadline));
       if (next.samples_size() != 1) return absl::InternalError("a continuation has no sample");
       if (!BelongTogether(*response, sample, next)) return false;
       v1::Sample* continued = next.mutable_samples(0);
@@ -92,28 +113,25 @@ absl::Status RolloutClient::GenerateStream(
 }
 
 absl::StatusOr<v1::ScoreResponse> RolloutClient::Score(const v1::ScoreRequest& request) {
-  return Call(stub_.get(), &v1::RolloutService::Stub::Score, request,
-              absl::Now() + options_.timeout);
+  return Call(&v1::RolloutService::Stub::Score, request, absl::Now() + options_.timeout);
 }
 
 absl::StatusOr<v1::TokenizeResponse> RolloutClient::Tokenize(const v1::TokenizeRequest& request) {
-  return Call(stub_.get(), &v1::RolloutService::Stub::Tokenize, request,
-              absl::Now() + options_.timeout);
+  return Call(&v1::RolloutService::Stub::Tokenize, request, absl::Now() + options_.timeout);
 }
 
 absl::StatusOr<v1::DetokenizeResponse> RolloutClient::Detokenize(
     const v1::DetokenizeRequest& request) {
-  return Call(stub_.get(), &v1::RolloutService::Stub::Detokenize, request,
-              absl::Now() + options_.timeout);
+  return Call(&v1::RolloutService::Stub::Detokenize, request, absl::Now() + options_.timeout);
 }
 
 absl::StatusOr<v1::FlushCacheResponse> RolloutClient::FlushCache() {
-  return Call(stub_.get(), &v1::RolloutService::Stub::FlushCache, v1::FlushCacheRequest(),
+  return Call(&v1::RolloutService::Stub::FlushCache, v1::FlushCacheRequest(),
               absl::Now() + options_.timeout);
 }
 
 absl::StatusOr<v1::GetServerInfoResponse> RolloutClient::GetServerInfo() {
-  return Call(stub_.get(), &v1::RolloutService::Stub::GetServerInfo, v1::GetServerInfoRequest(),
+  return Call(&v1::RolloutService::Stub::GetServerInfo, v1::GetServerInfoRequest(),
               absl::Now() + options_.timeout);
 }
 

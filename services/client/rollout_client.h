@@ -26,6 +26,9 @@ class RolloutClient {
     std::string target;  // host:port of a gateway, or a gRPC name.
     // For each call, the continuation of partial samples included.
     absl::Duration timeout = absl::Minutes(10);
+    // For so long a unary call that found no gateway, or lost it, is made again. All of them may
+    // be: nothing of a lost answer was seen, and the same request gives the same bits.
+    absl::Duration retry = absl::Seconds(5);
     // How the gateway is reached; calls are spread over the addresses of its name.
     rpc::ChannelOptions channel = {.message_bytes_max = size_t{1} << 30, .round_robin = true};
   };
@@ -48,6 +51,11 @@ class RolloutClient {
   absl::Duration timeout() const { return options_.timeout; }
 
  private:
+  // Makes one unary call, again where Options::retry says so.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::RolloutService::Stub::*method)(
+                                    grpc::ClientContext*, const Request&, Response*),
+                                const Request& request, absl::Time deadline);
   // False when what continues a sample would not belong to it.
   absl::StatusOr<bool> Continue(const v1::GenerateRequest& request, absl::Time deadline,
                                 v1::GenerateResponse* response);

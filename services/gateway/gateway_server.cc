@@ -17,6 +17,10 @@ namespace {
 constexpr absl::Duration kTickPause = absl::Milliseconds(5);
 constexpr absl::Duration kSweepPause = absl::Milliseconds(50);
 constexpr absl::Duration kInfoPause = absl::Milliseconds(500);
+// Clients that were given a part back, or an answer, ask again at once over the connection that
+// they have. For so long they are refused, and go elsewhere; a call that reaches the end of a
+// connection would be left without a status of ours.
+constexpr absl::Duration kHandBackPause = absl::Milliseconds(200);
 constexpr absl::Duration kInfoPauseUntilFirst = absl::Milliseconds(50);
 
 // Roles of clients. A trainer cannot change what concerns other trainers too.
@@ -206,6 +210,10 @@ void GatewayServer::Impl::Drain(absl::Time deadline) {
   }
   for (const auto& generation : table_->Running()) {
     generation->EndEarly(v1::FINISH_REASON_PARTIAL);
+  }
+  {
+    base::MutexLock lock(&pause_mutex);
+    pause.WaitFor(&pause_mutex, std::min(kHandBackPause, deadline - base_->clock()->Now()));
   }
   server_->Drain(deadline);
 }

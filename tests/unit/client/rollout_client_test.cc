@@ -1,5 +1,6 @@
 #include "services/client/rollout_client.h"
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
       weights = static_cast<int>(requests_.size()) > calls_of_first_weights_ ? "new" : "old";
     }
     auto* reactor = context->DefaultReactor();
+    if (Fails()) {
+      reactor->Finish({fail_code_, "not now"});
+      return reactor;
+    }
     if (request->prompt_ids().ids(0) == 13) {
       reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too busy"});
       return reactor;
@@ -57,6 +62,11 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
     base::MutexLock lock(&mutex_);
     return requests_;
   }
+  void FailNext(int calls, grpc::StatusCode code) {
+    base::MutexLock lock(&mutex_);
+    fail_calls_ = calls;
+    fail_code_ = code;
+  }
   // After so many calls another cluster answers.
   void ChangeContractAfter(int calls) {
     base::MutexLock lock(&mutex_);
@@ -68,7 +78,14 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
   }
 
  private:
+  bool Fails() {
+    base::MutexLock lock(&mutex_);
+    return fail_calls_ > 0 && fail_calls_-- > 0;
+  }
+
   base::Mutex mutex_;
+  int fail_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<grpc::StatusCode> fail_code_ = grpc::StatusCode::OK;
   int calls_of_first_contract_ ABSL_GUARDED_BY(mutex_) = 1000;
   int calls_of_first_weights_ ABSL_GUARDED_BY(mutex_) = 1000;
   std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
@@ -159,12 +176,32 @@ TEST_F(RolloutClientTest, BatchKeepsOrderAndErrorsOfSingleRequests) {
   EXPECT_EQ(batch->done_count(), 40u);
 }
 
+// As while a gateway drains, and while it ends.
+TEST_F(RolloutClientTest, MakesACallAgainThatItsGatewayRefusedOrLost) {
+  for (const auto code : {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::CANCELLED}) {
+    const size_t before = gateway_.requests().size();
+    gateway_.FailNext(2, code);
+    v1::GenerateRequest request = RequestWith(1);
+    request.set_request_id("mine");
+    const auto response = client_.Generate(request);
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(ReadIds(response->samples(0).token_ids()).size(), 6u);
+    // Two that failed, the first part, two continuations.
+    const auto calls = gateway_.requests();
+    ASSERT_EQ(calls.size(), before + 5);
+    EXPECT_EQ(calls[before + 2].request_id(), "mine");
+  }
+  gateway_.FailNext(1, grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(client_.Generate(RequestWith(1)).status().code(), absl::StatusCode::kInternal);
+}
+
 TEST_F(RolloutClientTest, AnEmptyBatchEndsAtOnce) {
   EXPECT_TRUE(GenerateBatch::Start(client_, {}, {})->Wait().empty());
 }
 
 TEST_F(RolloutClientTest, SaysThatNobodyIsThere) {
-  RolloutClient lost({.target = "127.0.0.1:1", .timeout = absl::Seconds(5)});
+  RolloutClient lost(
+      {.target = "127.0.0.1:1", .timeout = absl::Seconds(5), .retry = absl::Milliseconds(100)});
   EXPECT_EQ(lost.Generate(RequestWith(1)).status().code(), absl::StatusCode::kUnavailable);
 }
 
