@@ -5,7 +5,7 @@ Prometheus scrapes; a real Alertmanager is asked what fires, and what has ended 
 Rules and expressions are those that are deployed, with every minute made a second and every
 hour a minute. Usage:
 
-    ctest --preset release -L slow -R alerts          (some two minutes), or
+    ctest --test-dir build/release -R deploy_alerts      (some two minutes), or
     tests/deploy/alerts_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 

@@ -31,9 +31,11 @@ class Load:
 
     def __init__(self, expected, target=GATEWAYS):
         self.answers = 0
+        self.longest_pause = 0.0  # between two answers, whoever got them
         self.wrong = []
         self.expected = expected
         self._target = target
+        self._last = time.monotonic()
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._threads = [threading.Thread(target=self._ask, args=(length,)) for length in expected]
@@ -61,6 +63,9 @@ class Load:
             expected = self.expected[length]
             code, text = generate(length, self._target, flags=[])
             with self._changed:
+                now = time.monotonic()
+                self.longest_pause = max(self.longest_pause, now - self._last)
+                self._last = now
                 self.answers += 1
                 if code != 0 or text not in expected:
                     self.wrong.append((code, text[-400:]))
@@ -142,7 +147,7 @@ class PodsCase(unittest.TestCase):
 
     def end(self, pod):
         self.assertEqual(pod.delete(), 0, f"{pod.name}:\n{pod.log.read_text()[-4000:]}")
-        self.assertEqual(pod.liveness_failures, 0, pod.name)
+        self.assertEqual(pod.restarts, 0, pod.name)
 
     def roll(self, name, running):
         """Replaces each pod in the order of the workload's strategy."""
@@ -173,6 +178,10 @@ class PodsCase(unittest.TestCase):
                 raise AssertionError(f"not within {patience} s: {condition.__doc__}")
             threading.Event().wait(0.02)
         return time.monotonic() - began
+
+    def pause(self, seconds):
+        """As long as a kubelet or its cluster would wait."""
+        threading.Event().wait(seconds)
 
     def end_all(self, running=None):
         """All that is left, or a cluster of it, ends in time, whatever the order."""

@@ -107,6 +107,8 @@ class Node:
     def resolv(self, namespace):
         """The file that says how names are looked up in a namespace."""
         path = self.folder / f"resolv-{namespace}.conf"
+        if path.exists():  # Clients may be reading it.
+            return path
         path.write_text(f"search {namespace}.{DOMAIN} {DOMAIN}\nnameserver {BRIDGE_ADDRESS}\n"
                         "options ndots:5\n", encoding="utf-8")
         return path
@@ -206,7 +208,7 @@ class Pod:
         self.node, self.workload, self.name = node, workload, name
         self.address = node.next_address()
         self.ready = self.leaving = False
-        self.liveness_failures = 0
+        self.restarts = 0  # that a kubelet would have made for want of liveness
         self._ended = threading.Event()
         number = self.address.replace(".", "-")
         self.folder = node.folder / f"{name}-{number}"
@@ -320,13 +322,14 @@ class Pod:
             if self._ended.wait(main["startupProbe"]["periodSeconds"]):
                 return
         period = main["readinessProbe"]["periodSeconds"]
-        failures = 0
+        failures = dead = 0
         while not self._ended.is_set():
             failures = 0 if self.healthy("readiness") else failures + 1
             self.ready = failures < main["readinessProbe"]["failureThreshold"] and (
                 self.ready or failures == 0)
-            if not self.leaving and not self.healthy("liveness"):
-                self.liveness_failures += 1
+            dead = 0 if self.leaving or self.healthy("liveness") else dead + 1
+            if dead == main["livenessProbe"]["failureThreshold"]:
+                self.restarts += 1
             self._ended.wait(period if self.ready else 1)
 
     def wait_ready(self):
