@@ -2,8 +2,13 @@
 """Makes the image for CPUs without a docker engine: each instruction of deploy/docker/Dockerfile is
 carried out in a root directory that debootstrap made, and a cluster is started from the last one.
 
-Usage: tests/deploy/image_test.py [FOLDER]     (as root, some ten minutes; needs debootstrap and a
-mirror that apt reaches. FOLDER keeps the roots; by default they go.)
+Usage: tests/deploy/image_test.py [--cuda] [FOLDER]     (as root, some ten minutes, two with --cuda;
+needs debootstrap and a mirror that apt reaches. FOLDER keeps the roots; by default they go.)
+
+With --cuda the image for GPUs, as far as a machine shows it that has a CUDA toolkit and not
+NVIDIA's packages: the binary is that of build/cuda, which the recipe would compile by the same
+preset. All headers of the toolkit that it was compiled from are in packages that the recipe names,
+and of the toolkit's libraries only the one that these packages have to bring is there.
 """
 
 import json
@@ -17,6 +22,12 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
+TOOLKIT = pathlib.Path("/usr/local/cuda")
+CUDA_BUILD = ROOT / "build" / "cuda"
+# In cuda-crt (needed by cuda-nvcc), cuda-cccl (by cuda-cudart-dev), libcublas-dev, and
+# cuda-cudart-dev itself.
+HEADERS_NAMED = (r"crt/.*|nv/.*|cublas\w*\.h|cu(da|Complex)\w*\.hp?p?|(builtin|channel|device|"
+                 r"driver|library|sm_\d\d|surface|texture|vector)_\w+\.hp?p?")
 MIRROR = "http://deb.debian.org/debian"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -75,13 +86,54 @@ def make_base(folder):
                     dirs_exist_ok=True)
 
 
-def make_images(work):
+def headers_of_build():
+    """Headers of the toolkit that objects of build/cuda were compiled from."""
+    said = subprocess.run(["ninja", "-C", CUDA_BUILD, "-t", "deps"], capture_output=True, text=True,
+                          check=True).stdout
+    # Nothing that serves needs nccl.h, and where there is none nothing that does is compiled.
+    return {os.path.realpath(path) for path in re.findall(r"^ +(/\S+)$", said, re.M)
+            if os.path.realpath(path).startswith(os.path.realpath(TOOLKIT))
+            and not path.endswith("/nccl.h")}
+
+
+def check_headers():
+    """All of them are in the packages that the recipe names, or in those that these need."""
+    others = {path for path in headers_of_build()
+              if not re.fullmatch(HEADERS_NAMED, path.partition("/include/")[2])}
+    if others:
+        raise SystemExit(f"no package named has {sorted(others)}")
+
+
+class BuiltHere:
+    """Stands for the stage that compiles."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        run("cmake", "--install", CUDA_BUILD, "--prefix", folder / "opt" / "lockstep", "--strip",
+            stdout=subprocess.DEVNULL)
+        shutil.copytree(ROOT / "deploy" / "demo-model", folder / "opt" / "lockstep" / "demo-model")
+
+
+def add_library(base):
+    """What libcublas-13-0 gives a base: of its libraries the one that is needed, and the loader's
+    way to it."""
+    folder = base / "usr" / "local" / "cuda" / "lib64"
+    folder.mkdir(parents=True)
+    shutil.copy2(TOOLKIT / "lib" / "libcublasLt.so.13", folder)
+    (base / "etc" / "ld.so.conf.d" / "cuda.conf").write_text("/usr/local/cuda/lib64\n",
+                                                             encoding="utf-8")
+    run("chroot", base, "ldconfig")
+
+
+def make_images(work, cuda):
     """The last stage's image. The context is what git has."""
     context, base = work / "context", work / "base"
     run("git", "clone", "-q", ROOT, context)
     shutil.rmtree(context / ".git")
     if not base.exists():
         make_base(base)
+        if cuda:
+            add_library(base)
     variables, stages, image = {}, {}, None
     for word, rest in instructions():
         rest = re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], rest)
@@ -92,7 +144,11 @@ def make_images(work):
             source, _, name = rest.partition(" AS ")
             if source != "debian:12-slim":
                 raise SystemExit(f"{source} is not what debootstrap makes")
-            image = stages[name] = Image(work / f"stage-{len(stages)}", base)
+            folder = work / f"stage-{len(stages)}"
+            compiles = cuda and name == "build"
+            image = stages[name] = BuiltHere(folder) if compiles else Image(folder, base)
+        elif isinstance(image, BuiltHere):
+            continue
         elif word == "WORKDIR":
             image.workdir = rest
             (image.folder / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -126,10 +182,27 @@ kill -TERM $up; wait $up
 """
 
 
+# Without a driver a worker on a GPU says so and ends.
+GPU_WORKER = """
+echo 'server { listen: "127.0.0.1:0" cluster_id: "c" plaintext: true } worker_id: "w"
+scheduler: "127.0.0.1:1" model: "/opt/lockstep/demo-model" backend: "cuda"' >/tmp/worker.textproto
+! $1 worker --config=/tmp/worker.textproto >/tmp/worker.log 2>&1
+cat /tmp/worker.log
+grep -q "CUDA driver" /tmp/worker.log && echo "the library is there, a driver is not"
+"""
+
+
 def main():
+    words = sys.argv[1:]
+    cuda = "--cuda" in words
+    if cuda:
+        words.remove("--cuda")
+        check_headers()
     with tempfile.TemporaryDirectory(prefix="lockstep-image-") as folder:
-        image = make_images(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else folder))
+        image = make_images(pathlib.Path(words[0] if words else folder), cuda)
         image.execute(["sh", "-ec", CLUSTER, "cluster", *image.entry])
+        if cuda:
+            image.execute(["sh", "-ec", GPU_WORKER, "worker", *image.entry])
 
 
 if __name__ == "__main__":
