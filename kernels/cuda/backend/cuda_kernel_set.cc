@@ -312,6 +312,8 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   LOCKSTEP_ASSIGN_OR_RETURN(linear_scratch_,
                             AllocateDevice(scratch_bytes, "scratch of linear layers"));
   if (shared_ != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(shared_->end().InTurn(
+        [&] { return plans_.LoadProducts(layers, linear_scratch_.as<void>(), stream_.get()); }));
     LOCKSTEP_RETURN_IF_ERROR(
         shared_->Reserve(PaddedRows(bounds.rows_max), PaddedRows(bounds.logits_rows_max)));
   }

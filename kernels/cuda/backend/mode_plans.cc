@@ -6,6 +6,8 @@
 
 #include "common/base/status_macros.h"
 #include "kernels/cuda/contract.h"
+#include "kernels/cuda/runtime/cuda_status.h"
+#include "kernels/cuda/runtime/device_memory.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -53,6 +55,39 @@ absl::Status ModePlans::ShareFreeAttention(const StepBounds& bounds,
     attention_[size] = OtherSplits(memory, WithSplits(bounds, size));
   }
   return absl::OkStatus();
+}
+
+absl::Status ModePlans::LoadProducts(std::span<const LayerToCertify> layers, void* workspace,
+                                     cudaStream_t stream) const {
+  constexpr char kWhat[] = "loading products";
+  size_t weight = 0;
+  size_t x = 0;
+  size_t y = 0;
+  for (const auto& [shape, rows_max] : layers) {
+    const size_t rows = static_cast<size_t>(linear(shape)->PaddedRows(rows_max));
+    const size_t inputs = static_cast<size_t>(shape.inputs);
+    const size_t outputs = static_cast<size_t>(shape.outputs);
+    weight = std::max(weight, outputs * inputs);
+    x = std::max(x, rows * inputs);
+    y = std::max(y, rows * outputs);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const Buffer weights, AllocateDevice(weight * sizeof(uint16_t), kWhat));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Buffer inputs, AllocateDevice(x * sizeof(uint16_t), kWhat));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Buffer outputs, AllocateDevice(y * sizeof(float), kWhat));
+  for (const auto& [shape, rows_max] : layers) {
+    const LinearPlan& plan = *linear(shape);
+    for (int rows = 1; rows <= rows_max; ++rows) {
+      rows = std::min(rows_max, plan.PaddedRows(rows));  // The most of its rung.
+      LOCKSTEP_RETURN_IF_ERROR(plan.Run({.weight = weights.as<void>(),
+                                         .rows = rows,
+                                         .x = inputs.as<void>(),
+                                         .y = outputs.as<void>(),
+                                         .workspace = workspace,
+                                         .workspace_bytes = linear_scratch_bytes_},
+                                        stream));
+    }
+  }
+  return StatusOfCuda(cudaStreamSynchronize(stream), kWhat);
 }
 
 const LinearPlan* ModePlans::linear(const LinearShape& shape) const {

@@ -32,6 +32,11 @@ class ModePlans {
   absl::Status ShareFreeAttention(const StepBounds& bounds, const AttentionSchedule& schedule,
                                   cudaStream_t stream, const ModePlans& other);
 
+  // Runs every product once, so that no step has to load one. Where ranks wait in kernels, a rank
+  // that loads waits for them, and they for it: at a time when none does.
+  absl::Status LoadProducts(std::span<const LayerToCertify> layers, void* workspace,
+                            cudaStream_t stream) const;
+
   // Null for a shape that was not planned for.
   const LinearPlan* linear(const LinearShape& shape) const;
   int PaddedRows(int rows) const;
