@@ -36,9 +36,13 @@ absl::Status AdmissionQueue::Push(AdmissionRequest&& request, absl::Time now) {
         absl::StrCat("handle ", request.handle, " waits on this stream already"));
   }
   const uint64_t number = ++arrival_count_;
-  Place place{.rank = RankOf(request.attempt), .group_number = number, .request_number = number};
-  Group& group = groups_.try_emplace(GroupKey(request), Group{place, now, 0}).first->second;
-  ++group.waiting_count;
+  Place place{.rank = RankOf(request.attempt),
+              .turn = turn_ + 1,
+              .group_number = number,
+              .request_number = number};
+  Group& group = groups_.try_emplace(GroupKey(request), Group{place, now}).first->second;
+  // By those that wait, not by those that ever did: members are asked for again and again.
+  place.turn = group.first.turn + group.waiting_count++ / options_.turn_members;
   place.group_number = group.first.group_number;
   by_handle_.emplace(handle, place);
   for (const WorkerName& worker : request.candidates) waiters_[worker].insert(place);
@@ -136,6 +140,7 @@ void AdmissionQueue::Offer(const WorkerName& worker, absl::Time now,
     const Place place = *next;
     const Waiting& waiting = requests_.find(place)->second;
     if (grant(waiting)) {
+      turn_ = std::max(turn_, place.turn);
       Take(place);
       continue;
     }

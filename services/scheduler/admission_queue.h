@@ -19,16 +19,21 @@
 namespace lockstep::scheduler {
 
 // Admissions that wait. Nothing in here holds a reservation. Order: sequences that ran before and
-// lost their worker come first, then groups in order of arrival, members in order of arrival. Where
-// the first in line does not fit a worker, up to `overtake_max` younger ones may be tried; once its
-// group has waited for `ageing`, nothing younger passes it on any of its candidates, so the worker
-// drains until it fits. Not thread-safe.
+// lost their worker come first, then groups in order of arrival, members in order of arrival. A
+// group larger than `turn_members` takes turns: each turn but its first has those in front of it
+// that came before the turn began, so that a request of one sample does not wait for all of a group
+// of a thousand, and a group waits for no more than one turn of each other. Where the first in line
+// does not fit a worker, up to `overtake_max` behind it may be tried; once its group has waited for
+// `ageing`, nothing behind passes it on any of its candidates, so the worker drains until it fits.
+// Not thread-safe.
 class AdmissionQueue {
  public:
   struct Options {
     size_t requests_max = 131072;
     absl::Duration ageing = absl::Seconds(1);
     int overtake_max = 64;
+    // What a router places as one (its group_unit), whose samples share a prompt in the cache.
+    int64_t turn_members = 16;
   };
   struct Waiting {
     AdmissionRequest request;
@@ -38,6 +43,7 @@ class AdmissionQueue {
   // Position in line.
   struct Place {
     int64_t rank = 0;  // 0: ran before.
+    int64_t turn = 0;
     uint64_t group_number = 0;
     uint64_t request_number = 0;
     friend auto operator<=>(const Place&, const Place&) = default;
@@ -72,9 +78,9 @@ class AdmissionQueue {
 
  private:
   struct Group {
-    Place first;  // Its number orders the group.
+    Place first;  // Its numbers order the group.
     absl::Time arrived;
-    size_t waiting_count = 0;
+    int64_t waiting_count = 0;
   };
   using Handle = std::pair<RouterStream, uint64_t>;
 
@@ -87,6 +93,7 @@ class AdmissionQueue {
 
   const Options options_;
   uint64_t arrival_count_ = 0;
+  int64_t turn_ = 0;  // The latest that was granted; newcomers have the next one.
   absl::btree_map<Place, Waiting> requests_;
   absl::flat_hash_map<Handle, Place> by_handle_;
   absl::flat_hash_map<std::string, Group> groups_;

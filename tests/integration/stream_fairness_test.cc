@@ -71,5 +71,27 @@ TEST(StreamFairnessTest, AStreamWithFewPromptsIsServedBesideOneWithMany) {
   EXPECT_EQ(count, kMany);
 }
 
+TEST(RequestFairnessTest, ASingleRequestDoesNotWaitForAllOfALargeGroup) {
+  constexpr int kGroup = 160;
+  constexpr int kAtOnce = 8;
+  ClusterHarness cluster({.workers = 1, .sequences_max = kAtOnce});
+  const absl::Status status = cluster.Start();
+  ASSERT_TRUE(status.ok()) << status;
+  const auto ended = [&] { return cluster.GatewayMetric("lockstep_gateway_samples_total"); };
+  v1::GenerateRequest group = Item("group").generate();
+  group.set_n(kGroup);
+  testing::GenerateCalls calls(cluster.stub());
+  calls.Start(group);
+  ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return ended() > 0; }));
+  v1::GenerateRequest single = Item("single").generate();
+  single.mutable_stop()->set_max_new_tokens(1);
+  const double before = ended();
+  ASSERT_TRUE(testing::GenerateAll(cluster.stub(), {single})[0].ok());
+  // The rest of a turn, the next one, what runs, and what ends while this is being read.
+  EXPECT_LT(ended() - before, 16 + 16 + 3 * kAtOnce);
+  EXPECT_EQ(calls.finished_count(), 0u);
+  EXPECT_TRUE(calls.Wait()[0].ok());
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "services/scheduler/admission_queue.h"
 
 #include <set>
+#include <utility>
 
 #include "common/base/retry_advice.h"
 #include "gmock/gmock.h"
@@ -55,6 +56,41 @@ TEST_F(AdmissionQueueTest, ServesGroupsInOrderOfArrival) {
   ASSERT_TRUE(Push(3, "g1", 0).ok());  // Joins its group, ahead of g2.
   EXPECT_THAT(Offer("a", 0, {1, 2, 3}), ElementsAre(1, 3, 2));
   EXPECT_EQ(queue_->size(), 0u);
+}
+
+TEST_F(AdmissionQueueTest, LargeGroupsTakeTurnsWithWhoComesLater) {
+  Make({.requests_max = 100, .turn_members = 2});
+  for (uint64_t i = 1; i <= 6; ++i) ASSERT_TRUE(Push(i, "large", 0).ok());
+  ASSERT_TRUE(Push(7, "single", 0).ok());
+  for (uint64_t i = 8; i <= 10; ++i) ASSERT_TRUE(Push(i, "other", 0).ok());
+  EXPECT_THAT(Offer("a", 0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}),
+              ElementsAre(1, 2, 7, 8, 9, 3, 4, 10, 5, 6));
+}
+
+TEST_F(AdmissionQueueTest, WhoComesWhileALargeGroupIsServedWaitsForItsNextTurnAtMost) {
+  Make({.requests_max = 100, .turn_members = 4});
+  for (uint64_t i = 1; i <= 40; ++i) ASSERT_TRUE(Push(i, "large", 0).ok());
+  EXPECT_THAT(Offer("a", 0, {1}), ElementsAre(1));
+  ASSERT_TRUE(Push(100, "single", 0).ok());
+  EXPECT_THAT(Offer("a", 0, {2, 3, 4, 5, 6, 7, 8, 9, 100}),
+              ElementsAre(2, 3, 4, 5, 6, 7, 8, 100, 9));
+}
+
+TEST_F(AdmissionQueueTest, TurnsOfALargeGroupComeHoweverManyNewGroupsDo) {
+  Make({.requests_max = 100, .turn_members = 4});
+  for (uint64_t i = 1; i <= 12; ++i) ASSERT_TRUE(Push(i, "large", 0).ok());
+  std::set<uint64_t> granted;
+  // A newcomer for each grant. The third turn begins after two turns and who came during them.
+  for (uint64_t i = 1; i <= 18; ++i) {
+    ASSERT_TRUE(Push(100 + i, absl::StrCat("single", i), 5).ok());
+    bool free = true;
+    queue_->Offer(NameOf("a"), At(5), [&](const AdmissionQueue::Waiting& waiting) {
+      if (!std::exchange(free, false)) return false;
+      granted.insert(waiting.request.handle);
+      return true;
+    });
+  }
+  for (uint64_t i = 1; i <= 12; ++i) EXPECT_TRUE(granted.contains(i)) << i;
 }
 
 TEST_F(AdmissionQueueTest, SequencesThatRanBeforeComeFirst) {
