@@ -81,6 +81,18 @@ TEST(WorkerOptionsTest, NormalModeIsAskedForByNameAndOnADeviceAlone) {
   ExpectRefused(config, "mode: \"fast\"");
 }
 
+TEST(WorkerOptionsTest, RanksMayShareAModelInNormalMode) {
+  config::v1::WorkerConfig config = Config("cuda");
+  config.set_model("random:qwen3-tiny");
+  config.set_mode("normal");
+  config.set_reduction_segments(2);
+  config.set_tensor_parallel(2);
+  const auto options = ReadWorkerOptions(config);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->normal);
+  EXPECT_EQ(options->tensor_parallel, 2);
+}
+
 TEST(WorkerOptionsTest, ShadowsNeedAModeToCompareWith) {
   config::v1::WorkerConfig config = Config("cuda");
   EXPECT_EQ(ReadWorkerOptions(config)->shadow_every_steps, 0);
