@@ -8,7 +8,10 @@ foreach(file IN LISTS FILES)
 endforeach()
 string(SHA256 digest "${text}")
 string(SUBSTRING ${digest} 0 32 digest)
-set(header "#pragma once\n\nnamespace ${NAMESPACE} {\n\ninline constexpr char ${NAME}[] = \"${digest}\";\n\n}  // namespace ${NAMESPACE}\n")
+string(CONCAT header
+  "#pragma once\n\nnamespace ${NAMESPACE} {\n\n"
+  "inline constexpr char ${NAME}[] = \"${digest}\";\n\n"
+  "}  // namespace ${NAMESPACE}\n")
 if(EXISTS ${OUT})
   file(READ ${OUT} old)
 endif()

@@ -11,8 +11,8 @@
 namespace lockstep::kernels::cuda {
 
 // A linear layer of one shape, run by what is certified at the call's rows or the next more of the
-// ladder, padded up to these (LinearRung says who pads); calls longer than the ladder run in pieces. All layers of a shape
-// share one plan. One thread at a time. Example:
+// ladder, padded up to these (LinearRung says who pads); calls longer than the ladder run in
+// pieces. All layers of a shape share one plan. One thread at a time. Example:
 //   auto plan = LinearPlan::Create(handle, table, shape);
 //   plan->Run({.weight = w, .rows = 5, .x = x, .y = y, .workspace = scratch, …}, stream);
 class LinearPlan {
