@@ -43,8 +43,9 @@ v1::GenerateRequest Request(const std::vector<int64_t>& ids) {
 class PrefixCacheTest : public SharedClusterTest<PrefixCacheTest> {
  public:
   static ClusterHarness::Options ClusterOptions() {
-    // One worker: a hit depends on nothing but the cache.
-    return {.model = "deploy/demo-model", .workers = 1};
+    // One worker, which keeps its lease on a busy machine: a sequence that moved would find what it
+    // has computed itself. So a hit depends on nothing but the cache.
+    return {.model = "deploy/demo-model", .workers = 1, .lease_seconds = 60};
   }
 
  protected:
