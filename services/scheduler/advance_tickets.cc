@@ -1,5 +1,7 @@
 #include "services/scheduler/advance_tickets.h"
 
+#include <algorithm>
+
 namespace lockstep::scheduler {
 namespace {
 
@@ -40,6 +42,15 @@ std::vector<base::TicketId> AdvanceTickets::All() const {
   all.reserve(tickets_.size());
   for (const auto& [ticket, entry] : tickets_) all.push_back(ticket);
   return all;
+}
+
+std::vector<base::TicketId> AdvanceTickets::Of(RouterStream stream) const {
+  std::vector<base::TicketId> tickets;
+  for (const auto& [ticket, entry] : tickets_) {
+    if (entry.stream == stream) tickets.push_back(ticket);
+  }
+  std::sort(tickets.begin(), tickets.end());
+  return tickets;
 }
 
 int64_t AdvanceTickets::count(RouterStream stream, const WorkerName& worker) const {

@@ -25,6 +25,8 @@ class AdvanceTickets {
   size_t size() const { return tickets_.size(); }
   bool Contains(base::TicketId ticket) const { return tickets_.contains(ticket); }
   std::vector<base::TicketId> All() const;
+  // In order of grant.
+  std::vector<base::TicketId> Of(RouterStream stream) const;
 
  private:
   struct Entry {

@@ -10,6 +10,9 @@
 namespace lockstep::scheduler {
 namespace {
 
+// Routers keep a ticket for half of its life from when it came to them.
+constexpr absl::Duration kWayToRouterMax = absl::Milliseconds(500);
+
 // No context is longer; sums of two such numbers do not overflow.
 constexpr int64_t kTokensMax = int64_t{1} << 40;
 
@@ -219,11 +222,27 @@ void SchedulerCore::Release(const std::vector<base::TicketId>& tickets) {
 }
 
 void SchedulerCore::CloseStream(RouterStream stream) {
+  const std::vector<base::TicketId> stock = advance_.Of(stream);
+  orphans_.insert(orphans_.end(), stock.begin(), stock.end());
   for (const AdmissionQueue::Waiting& waiting :
        queue_.TakeIf([&](const AdmissionRequest& request) { return request.stream == stream; })) {
     changed_.insert(waiting.request.candidates.begin(), waiting.request.candidates.end());
   }
   ServeQueue();
+}
+
+void SchedulerCore::EndOrphans() {
+  const absl::Time now = clock_->Now();
+  std::vector<base::TicketId> unused;
+  std::erase_if(orphans_, [&](base::TicketId ticket) {
+    const TicketLedger::Entry* entry = ledger_.Find(ticket);
+    // What its worker has shown runs, though nobody said for whom, and ends by the worker's word.
+    if (!advance_.Contains(ticket) || entry == nullptr || entry->seen) return true;
+    if (now < entry->granted + options_.ticket_expiry / 2 + kWayToRouterMax) return false;
+    unused.push_back(ticket);
+    return true;
+  });
+  if (!unused.empty()) Release(unused);
 }
 
 void SchedulerCore::ServeQueue() {

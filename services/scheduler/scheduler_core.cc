@@ -272,6 +272,7 @@ void SchedulerCore::Tick() {
     OnLeaseEnded(name, LeaseEnd::kExpired);
   }
   RefuseAll(queue_.TakeExpired(now), absl::DeadlineExceededError("waited too long for a worker"));
+  EndOrphans();
   TickOperations();
   audit_.Expire(now);
   aborted_.Expire(now);

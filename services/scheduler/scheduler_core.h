@@ -75,7 +75,8 @@ class SchedulerCore {
   void Withdraw(RouterStream stream, const std::vector<uint64_t>& handles);
   // Tickets that ended or will not be used; unknown ones are ignored.
   void Release(const std::vector<base::TicketId>& tickets);
-  // Drops what the stream has waiting. Its tickets live until their workers report them gone.
+  // Drops what the stream has waiting. Its tickets live until their workers report them gone; those
+  // for sequences still to come, until no router would start with them any more.
   void CloseStream(RouterStream stream);
 
   // Operations finish by Decisions::finished, possibly of the same call; at the latest when the
@@ -149,6 +150,8 @@ class SchedulerCore {
                const AdmissionRequest& request);
   // Refills the router's stock of tickets on a worker, unless somebody could want the room.
   void GrantAhead(RouterStream stream, const WorkerName& name);
+  // Ends advance tickets whose router has gone and, were it still there, would not use them.
+  void EndOrphans();
   void Refuse(const AdmissionRequest& request, absl::Status status, absl::Duration waited);
   void RefuseAll(const std::vector<AdmissionQueue::Waiting>& waiting, const absl::Status& status);
   // Offers the room of workers whose room has changed to those who wait.
@@ -189,7 +192,8 @@ class SchedulerCore {
   Accounting accounting_;
   AdmissionQueue queue_;
   TicketLedger ledger_;
-  AdvanceTickets advance_;  // Also in the ledger.
+  AdvanceTickets advance_;               // Also in the ledger.
+  std::vector<base::TicketId> orphans_;  // Of these, those whose router's stream has ended.
   PlanAudit audit_;
   AbortedRequests aborted_;
   std::map<OperationId, Operation> operations_;

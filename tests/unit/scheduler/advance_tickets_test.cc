@@ -210,13 +210,39 @@ TEST_F(AdvanceTicketsTest, PauseThatAbortsIsAnsweredWhenNoRouterHoldsAnOldTicket
   ExpectWaitsForOldTickets([&] { return *core_->Pause(PauseMode::kAbort); });
 }
 
-TEST_F(AdvanceTicketsTest, AbortOfEverythingWaitsForADeadRouterNoLongerThanItsTicketsLive) {
+// One that only lost its stream uses its tickets for half of their life.
+TEST_F(AdvanceTicketsTest, AbortOfEverythingWaitsForALostRouterNoLongerThanItWouldUseItsTickets) {
   Stock();
   const OperationId id = *core_->AbortAll();
   AnswerCalls();
   core_->CloseStream(kStream);
+  Pass(options_.ticket_expiry / 2, {a_});
   EXPECT_FALSE(ResultOf(id).has_value());
-  Pass(options_.ticket_expiry + absl::Seconds(1), {a_});
+  Pass(absl::Milliseconds(600), {a_});
+  EXPECT_TRUE(ResultOf(id).has_value());
+  EXPECT_EQ(core_->accounting().ticket_count(a_), 0u);
+}
+
+TEST_F(AdvanceTicketsTest, PauseForTheDrainWaitsForALostRouterNoLonger) {
+  Stock();
+  core_->CloseStream(kStream);
+  const OperationId id = *core_->Pause(PauseMode::kWait);
+  AnswerCalls();
+  Pass(options_.ticket_expiry / 2 + absl::Milliseconds(600), {a_});
+  EXPECT_TRUE(ResultOf(id).has_value());
+}
+
+// Its router started it and was lost before it could say so.
+TEST_F(AdvanceTicketsTest, StartedTicketOfALostRouterLivesUntilItsWorkerSaysOtherwise) {
+  const std::vector<AdvanceGrant> stock = Stock();
+  held_[a_] = {{.ticket = stock[0].ticket.id, .kv_blocks = 3}};
+  core_->CloseStream(kStream);
+  const OperationId id = *core_->Pause(PauseMode::kWait);
+  AnswerCalls();
+  Pass(3 * options_.ticket_expiry, {a_});
+  EXPECT_FALSE(ResultOf(id).has_value());
+  held_[a_].clear();
+  Pass(absl::Seconds(1), {a_});
   EXPECT_TRUE(ResultOf(id).has_value());
 }
 
