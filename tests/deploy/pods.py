@@ -6,6 +6,7 @@ command as the manifest's user, without capabilities. Probes and preStop run ins
 happens in namespaces that end with the test.
 """
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -25,6 +26,8 @@ BRIDGE_ADDRESS = "10.77.0.1"
 MARK = "LOCKSTEP_TEST_PODS"
 # Only ends a test that hangs.
 PATIENCE_SECONDS = 120
+# The kernel takes its time to remove the links of networks that are gone.
+LINK_NUMBERS = itertools.count()
 
 # Makes the root file system; then binds SOURCE TARGET MODE triples; then becomes the command.
 ENTER = r"""
@@ -217,7 +220,7 @@ class Pod:
         self.log = self.folder / "log"
         self._net = self.folder / "net"
         self._net.touch()
-        self._link = "p" + number[6:]
+        self._link = f"pod{next(LINK_NUMBERS)}"
         self._connect()
         with node.lock:
             node.pods.append(self)
