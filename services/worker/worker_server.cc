@@ -27,7 +27,7 @@ namespace {
 
 // A layer of the largest model takes seconds on a slow CPU; a hung device never comes back.
 constexpr absl::Duration kHangPatience = absl::Seconds(60);
-// What an engine that ran until the end of a drain has to end its step.
+// What an engine that runs until the end of a drain has to end its step.
 constexpr absl::Duration kLastStepPatience = absl::Seconds(2);
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
@@ -256,9 +256,10 @@ void WorkerServer::Impl::GiveUpEngine(absl::Status why) {
   {
     base::MutexLock lock(&mutex_);
     if (!hung_.ok()) return;
+    // Before health() tells: the process may end at once then.
+    base_->logger().Error("engine_hung", {{"error", why}});
     hung_ = why;
   }
-  base_->logger().Error("engine_hung", {{"error", why}});
   fence_->Close();
   server_->health().SetReady(false);
   server_->health().SetLive(false);
@@ -286,16 +287,19 @@ void WorkerServer::Impl::Drain(absl::Time deadline) {
   server_->health().BeginDrain();
   const absl::StatusOr<bool> others = link_->AnnounceDrain(kLeaveTimeout);
   base_->logger().Info("draining", {{"others_available", others.ok() && *others}});
+  const auto step_patience = [this] { return base_->clock()->Now() + kLastStepPatience; };
   const absl::Time finish =
       std::min(deadline, base_->clock()->Now() + options_.server.drain_finish);
+  const absl::Time last_step = deadline - kLastStepPatience;
   if (!WaitIdle(finish)) {
     // Without another worker, to go on is all that can be done for what runs.
-    if (others.ok() && *others && health().ok()) engine_->HandOffAll(deadline).IgnoreError();
-    WaitIdle(deadline);
+    if (others.ok() && *others && health().ok()) {
+      engine_->HandOffAll(std::max(last_step, step_patience())).IgnoreError();
+    }
+    WaitIdle(last_step);
   }
   // Whatever waits for the engine after this has to know that it does not hang.
-  const absl::Time answer = std::max(deadline, base_->clock()->Now() + kLastStepPatience);
-  if (health().ok() && !engine_->AwaitStepEnd(answer).ok()) {
+  if (health().ok() && !engine_->AwaitStepEnd(std::max(deadline, step_patience())).ok()) {
     GiveUpEngine(
         absl::DeadlineExceededError("the engine did not end its step until the drain had to end"));
   }
