@@ -2,19 +2,22 @@
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/metrics/bounded_server.h"
 #include "httplib.h"
 
 namespace lockstep::metrics {
 namespace {
 
-constexpr size_t kAnsweringThreads = 2;
-constexpr time_t kSilenceSeconds = 1;
+// More than one, since each may be held by a peer that says little, until its time is over.
+constexpr size_t kAnsweringThreads = 8;
+constexpr std::chrono::milliseconds kConnectionMax{5000};
 constexpr int kUnauthorized = 401;
 
 // Prometheus' format says its version here.
@@ -33,26 +36,19 @@ std::string TokenOf(const httplib::Request& request) {
   return absl::StartsWithIgnoreCase(value, scheme) ? value.substr(scheme.size()) : "";
 }
 
-std::unique_ptr<httplib::Server> MakeServer(const Exposer::Options& options,
-                                            const Registry& registry) {
-  std::unique_ptr<httplib::Server> server;
+std::unique_ptr<BoundedServer> MakeServer(const Exposer::Options& options,
+                                          const Registry& registry) {
+  SSL_CTX* context = nullptr;
   if (options.identify) {
-    server = std::make_unique<httplib::SSLServer>([&options](SSL_CTX& context) {
-      options.identify(&context);
-      return true;
-    });
-  } else {
-    server = std::make_unique<httplib::Server>();
+    context = SSL_CTX_new(TLS_server_method());
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    options.identify(context);
   }
+  auto server = std::make_unique<BoundedServer>(context, kConnectionMax);
   server->set_socket_options(SetSocketOptions);
   server->new_task_queue = [] {
     return std::make_unique<httplib::ThreadPool>(kAnsweringThreads).release();
   };
-  // A connection that is kept, or says nothing, would hold one of the few threads and the end of
-  // the server.
-  server->set_keep_alive_max_count(1);
-  server->set_keep_alive_timeout(kSilenceSeconds);
-  server->set_read_timeout(kSilenceSeconds);
   server->Get("/metrics", [admits = options.admits, &registry](const httplib::Request& request,
                                                                httplib::Response& response) {
     if (admits && !admits(TokenOf(request))) {
@@ -113,12 +109,13 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Options& options,
   return exposer;
 }
 
-Exposer::Exposer(Private, std::unique_ptr<httplib::Server> server, int port)
+Exposer::Exposer(Private, std::unique_ptr<BoundedServer> server, int port)
     : server_(std::move(server)),
       port_(port),
       listener_([this] { server_->listen_after_bind(); }) {}
 
 Exposer::~Exposer() {
+  server_->StopReading();
   server_->stop();
   listener_.join();
 }

@@ -10,15 +10,13 @@
 
 struct ssl_ctx_st;
 
-namespace httplib {
-class Server;
-}
-
 namespace lockstep::metrics {
 
-// Serves a registry at /metrics for Prometheus, by HTTP or HTTPS, with three threads of its own:
-// one listens, two answer. Not prometheus-cpp's own server, whose end takes up to two seconds, and
-// which knows neither TLS nor bearer tokens.
+class BoundedServer;
+
+// Serves a registry at /metrics for Prometheus, by HTTP or HTTPS, with nine threads of its own:
+// one listens, eight answer, each for at most five seconds a connection. Not prometheus-cpp's own
+// server, whose end takes up to two seconds, and which knows neither TLS nor bearer tokens.
 class Exposer {
   struct Private {};
 
@@ -36,14 +34,14 @@ class Exposer {
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Options& options,
                                                         const Registry& registry);
   // For Start().
-  Exposer(Private, std::unique_ptr<httplib::Server> server, int port);
-  // Lets requests in work end.
+  Exposer(Private, std::unique_ptr<BoundedServer> server, int port);
+  // Lets answers in work end; what has not asked yet is not waited for.
   ~Exposer();
 
   int port() const { return port_; }
 
  private:
-  const std::unique_ptr<httplib::Server> server_;
+  const std::unique_ptr<BoundedServer> server_;
   const int port_;
   std::thread listener_;
 };
