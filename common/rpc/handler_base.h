@@ -231,7 +231,8 @@ class ReadingHandler : public Base {
   // A message that was asked for; it may be moved from.
   virtual void OnMessage(Request& message) = 0;
   // The client will send no more. Also what gRPC shows after a message that does not parse, so a
-  // protocol in which a cut stream would do harm ends by a message that says so.
+  // protocol in which a cut stream would do harm reads Received<Message> (received.h), or ends by
+  // a message that says so.
   virtual void OnHalfClose() = 0;
 
  private:

@@ -67,9 +67,63 @@ class UpdateWeightsHandler final
 }  // namespace
 
 GatewayService::GatewayService(const GatewayOptions& options, Parts parts)
-    : default_deadline_(options.default_deadline),
+    : ParsingService(v1::RolloutService::service_full_name()),
+      default_deadline_(options.default_deadline),
       many_limits_{.slots_max = options.stream_slots, .idle_timeout = options.stream_idle_timeout},
-      parts_(std::move(parts)) {}
+      parts_(std::move(parts)) {
+  ServeGeneration();
+  ServeTheRest();
+}
+
+template <typename Request, typename Response>
+void GatewayService::Serve(absl::string_view method,
+                           grpc::ServerUnaryReactor* (GatewayService::*start)(
+                               grpc::CallbackServerContext*, const Request*, Response*),
+                           OnUnparsed on_unparsed) {
+  ServeUnary<Request, Response>(
+      method,
+      [this, start](grpc::CallbackServerContext* context, const Request* request,
+                    Response* response) { return (this->*start)(context, request, response); },
+      std::move(on_unparsed));
+}
+
+// What counts as requests.
+void GatewayService::ServeGeneration() {
+  const auto count = [this](const absl::Status& why) {
+    parts_.starter->meter().Count({.code = why.code()});
+  };
+  Serve("Generate", &GatewayService::Generate, count);
+  Serve("Score", &GatewayService::Score, count);
+  ServeServerStream<v1::GenerateRequest, v1::GenerateDelta>(
+      "GenerateStream",
+      [this](grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+        return GenerateStream(context, request);
+      },
+      count);
+  ServeBidi<v1::GenerateManyRequest, v1::GenerateManyResponse>(
+      "GenerateMany", [this](grpc::CallbackServerContext* context) {
+        return rpc::StartHandler<GenerateManyHandler>(parts_.starter, parts_.long_work,
+                                                      many_limits_, parts_.clock, parts_.streams,
+                                                      parts_.slots, context);
+      });
+}
+
+void GatewayService::ServeTheRest() {
+  Serve("Abort", &GatewayService::Abort);
+  Serve("Pause", &GatewayService::Pause);
+  Serve("Resume", &GatewayService::Resume);
+  Serve("GetState", &GatewayService::GetState);
+  Serve("GetWeights", &GatewayService::GetWeights);
+  Serve("SetWeightVersion", &GatewayService::SetWeightVersion);
+  Serve("FlushCache", &GatewayService::FlushCache);
+  Serve("ReleaseMemory", &GatewayService::ReleaseMemory);
+  Serve("ResumeMemory", &GatewayService::ResumeMemory);
+  Serve("Replay", &GatewayService::Replay);
+  Serve("Tokenize", &GatewayService::Tokenize);
+  Serve("Detokenize", &GatewayService::Detokenize);
+  Serve("Estimate", &GatewayService::Estimate);
+  Serve("GetServerInfo", &GatewayService::GetServerInfo);
+}
 
 grpc::ServerUnaryReactor* GatewayService::Generate(grpc::CallbackServerContext* context,
                                                    const v1::GenerateRequest* request,
@@ -82,13 +136,6 @@ grpc::ServerWriteReactor<v1::GenerateDelta>* GatewayService::GenerateStream(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   return StartByText<GenerateStreamHandler>(parts_.long_work, request->prompt_text().size(),
                                             parts_.starter, context, request);
-}
-
-grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>*
-GatewayService::GenerateMany(grpc::CallbackServerContext* context) {
-  return rpc::StartHandler<GenerateManyHandler>(parts_.starter, parts_.long_work, many_limits_,
-                                                parts_.clock, parts_.streams, parts_.slots,
-                                                context);
 }
 
 grpc::ServerUnaryReactor* GatewayService::Score(grpc::CallbackServerContext* context,

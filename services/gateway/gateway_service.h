@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "common/rpc/parsing_service.h"
 #include "lockstep/v1/rollout.grpc.pb.h"
 #include "services/gateway/cluster_view.h"
 #include "services/gateway/gateway_options.h"
@@ -15,7 +16,7 @@ namespace lockstep::gateway {
 
 // The trainer's RPCs, one handler each. Those for weights, memory and replay are not served yet:
 // they answer UNIMPLEMENTED.
-class GatewayService final : public v1::RolloutService::CallbackService {
+class GatewayService final : public rpc::ParsingService<v1::RolloutService::CallbackService> {
  public:
   struct Parts {
     const RequestStarter* starter = nullptr;
@@ -36,8 +37,6 @@ class GatewayService final : public v1::RolloutService::CallbackService {
                                      v1::GenerateResponse* response) override;
   grpc::ServerWriteReactor<v1::GenerateDelta>* GenerateStream(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
-  grpc::ServerBidiReactor<v1::GenerateManyRequest, v1::GenerateManyResponse>* GenerateMany(
-      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;
@@ -88,6 +87,15 @@ class GatewayService final : public v1::RolloutService::CallbackService {
                                    v1::ReplayResponse* response) override;
 
  private:
+  // Every method that takes one request takes it by the function of its name.
+  void ServeGeneration();
+  void ServeTheRest();
+  template <typename Request, typename Response>
+  void Serve(absl::string_view method,
+             grpc::ServerUnaryReactor* (GatewayService::*start)(grpc::CallbackServerContext*,
+                                                                const Request*, Response*),
+             OnUnparsed on_unparsed = nullptr);
+
   const absl::Duration default_deadline_;
   const GenerateManyHandler::Limits many_limits_;
   const Parts parts_;

@@ -22,6 +22,18 @@ std::string SelectionOf(v1::GenerateManyOptions options) {
   return BodyDigest(options);
 }
 
+// Why the n-th message, from 0, is no prompt. Its client knows it by its place alone.
+absl::Status FaultOf(const rpc::Received<v1::GenerateManyRequest>& received, int64_t n) {
+  absl::Status fault;
+  if (!received.parses) {
+    fault = rpc::DoesNotParse<v1::GenerateManyRequest>();
+  } else if (!received.message.has_generate()) {
+    fault = absl::InvalidArgumentError("kind: not set");
+  }
+  if (fault.ok()) return fault;
+  return absl::Status(fault.code(), absl::StrCat("messages[", n, "]: ", fault.message()));
+}
+
 }  // namespace
 
 void ManyStreams::Add(std::weak_ptr<GenerateManyHandler> handler) {
@@ -64,21 +76,23 @@ void GenerateManyHandler::Start() {
   RequestRead();
 }
 
-void GenerateManyHandler::OnMessage(v1::GenerateManyRequest& request) {
-  if (request.has_options()) {
+void GenerateManyHandler::OnMessage(rpc::Received<v1::GenerateManyRequest>& received) {
+  v1::GenerateManyRequest& request = received.message;
+  if (received.parses && request.has_options()) {
     if (absl::Status status = TakeOptions(request.options()); !status.ok()) {
       return Abort(std::move(status));
     }
   } else {
     {
       base::MutexLock lock(&items_mutex_);
-      pending_.push_back(std::move(request));
+      absl::Status fault = FaultOf(received, messages_);
+      pending_.push_back({std::move(request), std::move(fault)});
     }
     AskForSlots();
   }
   {
     base::MutexLock lock(&items_mutex_);
-    any_message_ = true;
+    ++messages_;
   }
   Proceed();
 }
@@ -113,27 +127,26 @@ void GenerateManyHandler::ItemStarted() {
 }
 
 void GenerateManyHandler::StartPending() {
-  v1::GenerateManyRequest request;
+  Pending next;
   bool closed;
   {
     base::MutexLock lock(&items_mutex_);
     asked_ = false;
     closed = pending_.empty();
     if (!closed) {
-      request = std::move(pending_.front());
+      next = std::move(pending_.front());
       pending_.pop_front();
       ++slots_used_;
     }
   }
   // The stream closed while the wish was on its way, perhaps after it had left the pool.
   if (closed) return pool_->Leave(this);
-  if (!request.has_generate()) {
-    return SendError("", absl::InvalidArgumentError("kind: not set"),
-                     starter_->meter().Arrive(scope().deadline));
+  if (!next.fault.ok()) {
+    return SendError("", next.fault, starter_->meter().Arrive(scope().deadline));
   }
-  if (LongWorkThread::IsShortText(request.generate().prompt_text().size()))
-    return StartItem(request);
-  long_work_->Post([self = rpc::SharedFrom(this), request = std::move(request)] {
+  if (LongWorkThread::IsShortText(next.request.generate().prompt_text().size()))
+    return StartItem(next.request);
+  long_work_->Post([self = rpc::SharedFrom(this), request = std::move(next.request)] {
     self->StartItem(request);
     self->ItemStarted();
   });
@@ -141,7 +154,7 @@ void GenerateManyHandler::StartPending() {
 
 absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& options) {
   base::MutexLock lock(&items_mutex_);
-  if (any_message_) {
+  if (messages_ > 0) {
     return absl::InvalidArgumentError("options: only in the first message of a stream");
   }
   if (options.slots_max() < 0 || options.slots_max() > kSlotsMax) {

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/clock.h"
 #include "common/rpc/handler.h"
+#include "common/rpc/received.h"
 #include "lockstep/v1/rollout.pb.h"
 #include "services/gateway/long_work_thread.h"
 #include "services/gateway/request_starter.h"
@@ -35,7 +36,7 @@ class ManyStreams {
 // when the answer is there, the stream when it has left: a client that does not read stops being
 // read from, and keeps nobody else out.
 class GenerateManyHandler final
-    : public rpc::BidiHandler<v1::GenerateManyRequest, v1::GenerateManyResponse>,
+    : public rpc::BidiHandler<rpc::Received<v1::GenerateManyRequest>, v1::GenerateManyResponse>,
       public SlotOwner {
  public:
   struct Limits {
@@ -68,6 +69,11 @@ class GenerateManyHandler final
     bool enough = false;       // The group may end early.
     RequestMeter::Arrival arrival;
   };
+  // A message that was read, and waits for a slot of the pool.
+  struct Pending {
+    v1::GenerateManyRequest request;
+    absl::Status fault;  // Of a message that is no prompt, and so has no request_id.
+  };
   // A message under way; the last one of an answer frees the slot.
   struct Sent {
     std::optional<RequestEnd> last_of;  // The request that ends with this message.
@@ -75,7 +81,7 @@ class GenerateManyHandler final
   };
 
   void Start() override;
-  void OnMessage(v1::GenerateManyRequest& request) override;
+  void OnMessage(rpc::Received<v1::GenerateManyRequest>& received) override;
   void OnHalfClose() override;
   void OnCancelled() override { LeaveItems(absl::CancelledError()); }
   void OnClosed(const absl::Status& status) override;
@@ -116,15 +122,14 @@ class GenerateManyHandler final
   v1::GenerateManyOptions options_ ABSL_GUARDED_BY(items_mutex_);
   absl::flat_hash_map<std::string, Item> items_ ABSL_GUARDED_BY(items_mutex_);
   std::deque<Sent> sent_ ABSL_GUARDED_BY(items_mutex_);
-  // Read, and waiting for a slot of the pool. More than one only when a read was wanted while a
-  // message was on its way.
-  std::deque<v1::GenerateManyRequest> pending_ ABSL_GUARDED_BY(items_mutex_);
+  // More than one only when a read was wanted while a message was on its way.
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(items_mutex_);
   bool asked_ ABSL_GUARDED_BY(items_mutex_) = false;  // The pool has a wish of this stream.
   int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
   int64_t groups_accepted_ ABSL_GUARDED_BY(items_mutex_) = 0;
   // Of those that `groups_total` may keep.
   int64_t groups_finished_ ABSL_GUARDED_BY(items_mutex_) = 0;
-  bool any_message_ ABSL_GUARDED_BY(items_mutex_) = false;
+  int64_t messages_ ABSL_GUARDED_BY(items_mutex_) = 0;  // Read.
   bool draining_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(items_mutex_) = false;
   std::optional<absl::Status> closed_ ABSL_GUARDED_BY(items_mutex_);  // How the stream ended.
