@@ -10,14 +10,31 @@
 namespace lockstep::gateway {
 namespace {
 
+const char* Advice(AnswerForm form) {
+  switch (form) {
+    case AnswerForm::kWhole:
+      return "; ask for fewer samples, positions or logprobs, or use GenerateStream";
+    case AnswerForm::kScores:
+      return "; ask for fewer positions, by a larger from, or for fewer logprobs";
+    case AnswerForm::kBySample:
+      return "; ask for fewer tokens or logprobs, or use GenerateStream";
+    case AnswerForm::kAsItComes:
+      break;
+  }
+  return "";
+}
+
 std::string TooLarge(absl::string_view what, int64_t bytes, AnswerForm form,
                      const ModelLimits& limits) {
-  const char* const advice =
-      form == AnswerForm::kWhole
-          ? "; ask for fewer samples, positions or logprobs, or use GenerateStream"
-          : "; ask for fewer tokens or logprobs, or use GenerateStream";
   return absl::StrCat(what, bytes, " bytes, server.message_bytes_max is ", limits.message_bytes_max,
-                      advice);
+                      Advice(form));
+}
+
+// The fields that an answer's least size comes from.
+std::string FieldsOf(const ValidRequest& request, AnswerForm form) {
+  if (form == AnswerForm::kScores) return "ids and from";
+  return absl::StrCat(form == AnswerForm::kWhole ? "n, " : "", "stop and logprobs",
+                      request.prompt_logprobs_from > 0 ? " (prompt_from)" : "");
 }
 
 // Of one sample. Arrays only: the rest of it is a few hundred bytes and no text is certain.
@@ -48,18 +65,17 @@ int64_t WholeBytesMin(const ValidRequest& request) {
 absl::Status CheckAnswerCanFit(const ValidRequest& request, AnswerForm form,
                                const ModelLimits& limits) {
   if (form == AnswerForm::kAsItComes) return absl::OkStatus();
-  const bool whole = form == AnswerForm::kWhole;
+  const bool whole = form != AnswerForm::kBySample;
   const int64_t bytes = whole ? WholeBytesMin(request) : SampleBytesMin(request, true);
   if (bytes <= limits.message_bytes_max) return absl::OkStatus();
-  const char* const what = request.score_only ? "ids and from: the answer has at least "
-                           : whole            ? "n, stop and logprobs: the answer has at least "
-                                              : "stop and logprobs: a sample has at least ";
+  const std::string what = absl::StrCat(FieldsOf(request, form), ": ",
+                                        whole ? "the answer" : "a sample", " has at least ");
   return absl::InvalidArgumentError(TooLarge(what, bytes, form, limits));
 }
 
 absl::Status CheckAnswerFits(const AnswerBytes& bytes, AnswerForm form, const ModelLimits& limits) {
   if (form == AnswerForm::kAsItComes) return absl::OkStatus();
-  const bool whole = form == AnswerForm::kWhole;
+  const bool whole = form != AnswerForm::kBySample;
   const auto size = static_cast<int64_t>(
       whole ? bytes.whole : *std::max_element(bytes.samples.begin(), bytes.samples.end()));
   if (size <= limits.message_bytes_max) return absl::OkStatus();

@@ -12,7 +12,8 @@ namespace lockstep::gateway {
 
 // How an answer reaches its client.
 enum class AnswerForm {
-  kWhole,      // In one message: Generate, Score.
+  kWhole,      // In one message: Generate.
+  kScores,     // In one message, of a length known before: Score.
   kBySample,   // In parts of whole samples: GenerateMany.
   kAsItComes,  // In deltas, without a bound: GenerateStream.
 };

@@ -12,7 +12,9 @@ struct GatewayMetrics {
       : requests(registry, "lockstep_gateway_requests_total",
                  "Requests that ended, by the status that the client got: calls of Generate, "
                  "GenerateStream and Score, each prompt of GenerateMany, and calls of any method "
-                 "that access control refused. A request whose only sample failed has its status.",
+                 "that access control refused. A request whose only sample failed has its status. "
+                 "Messages larger than server.message_bytes_max are not counted: gRPC refuses them "
+                 "before they are read.",
                  "code", metrics::StatusCodeLabels()),
         samples(registry, "lockstep_gateway_samples_total", "Samples that ended, by reason.",
                 "reason", {"unspecified", "stop", "length", "abort", "error", "partial"}),

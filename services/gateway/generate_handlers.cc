@@ -18,6 +18,11 @@ absl::StatusOr<std::shared_ptr<Generation>> Begin(const RequestStarter& starter,
 }
 
 template <typename Response>
+constexpr AnswerForm kFormOf = AnswerForm::kWhole;
+template <>
+constexpr AnswerForm kFormOf<v1::ScoreResponse> = AnswerForm::kScores;
+
+template <typename Response>
 absl::StatusOr<Response> AnswerOf(const Generation& generation);
 
 template <>
@@ -58,7 +63,7 @@ void AnswerHandler<Request, Response>::Start() {
     absl::Status status = ended.Outcome();
     const AnswerBytes bytes = ended.MeasureAnswer();
     if (status.ok()) {
-      status = CheckAnswerFits(bytes, AnswerForm::kWhole, *ended.context().limits);
+      status = CheckAnswerFits(bytes, kFormOf<Response>, *ended.context().limits);
     }
     if (!status.ok()) return self->Respond(std::move(status));
     self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(bytes.whole),

@@ -176,6 +176,28 @@ absl::Status ApplyStopRules(int64_t room, int64_t generated, bool has_tokenizer,
   return absl::OkStatus();
 }
 
+absl::Status CheckAnIdIsLeft(const v1::SamplingParams& sampling, const v1::StopOptions& stop,
+                             int64_t generated, int64_t vocabulary) {
+  if (generated >= stop.max_new_tokens()) return absl::OkStatus();
+  absl::flat_hash_set<int64_t> banned;
+  for (const v1::LogitBias& bias : sampling.logit_bias()) {
+    if (bias.bias() == -std::numeric_limits<float>::infinity()) banned.insert(bias.id());
+  }
+  const auto count = [&banned] { return static_cast<int64_t>(banned.size()); };
+  if (count() == vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.logit_bias: bans all ", vocabulary, " ids"));
+  }
+  if (generated >= stop.min_new_tokens()) return absl::OkStatus();
+  // Until then stop ids are banned too.
+  banned.insert(stop.stop_ids().begin(), stop.stop_ids().end());
+  if (count() < vocabulary) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sampling.logit_bias: with the stop ids, which stop.min_new_tokens keeps out, "
+                   "it bans all ",
+                   vocabulary, " ids"));
+}
+
 absl::Status ApplyLogprobRules(int64_t prompt_tokens, const ModelLimits& limits,
                                v1::LogprobOptions* logprobs) {
   if (!logprobs->has_generated()) logprobs->set_generated(true);

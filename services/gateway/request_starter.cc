@@ -58,7 +58,7 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
     const v1::ScoreRequest& request, const rpc::CallScope& scope) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
   return Start(validator_.Score(request, *limits), DigestOf(request), limits, scope,
-               AnswerForm::kWhole);
+               AnswerForm::kScores);
 }
 
 absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateRequest& request) const {

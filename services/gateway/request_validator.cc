@@ -216,6 +216,8 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
   LOCKSTEP_RETURN_IF_ERROR(ApplyStopRules(limits.context_tokens_max - prompt_tokens,
                                           request.generated_ids_size(), tokenizer_ != nullptr,
                                           limits, out.effective.mutable_stop()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAnIdIsLeft(out.effective.sampling(), out.effective.stop(),
+                                           request.generated_ids_size(), limits.vocabulary));
   LOCKSTEP_RETURN_IF_ERROR(
       ApplyLogprobRules(prompt_tokens, limits, out.effective.mutable_logprobs()));
   LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(prompt_tokens + out.effective.stop().max_new_tokens(),

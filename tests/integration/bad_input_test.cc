@@ -100,6 +100,22 @@ std::vector<BadCase> ParameterCases() {
                    "stop.stop_strings[0]: 0 bytes"});
   cases.push_back({"broken stop", [](auto* r) { r->mutable_stop()->add_stop_strings("\xff"); },
                    "stop.stop_strings[0]: not valid UTF-8"});
+  const auto ban = [](v1::GenerateRequest* r, int ids) {
+    for (int id = 0; id < ids; ++id) {
+      v1::LogitBias* bias = r->mutable_sampling()->add_logit_bias();
+      bias->set_id(id);
+      bias->set_bias(-std::numeric_limits<float>::infinity());
+    }
+  };
+  cases.push_back(
+      {"all banned", [ban](auto* r) { ban(r, 512); }, "sampling.logit_bias: bans all 512 ids"});
+  cases.push_back({"all banned at first",
+                   [ban](auto* r) {
+                     ban(r, 511);
+                     r->mutable_stop()->add_stop_ids(511);
+                     r->mutable_stop()->set_min_new_tokens(1);
+                   },
+                   "sampling.logit_bias: with the stop ids"});
   cases.push_back({"top_count", [](auto* r) { r->mutable_logprobs()->set_top_count(65); },
                    "logprobs.top_count: 65"});
   cases.push_back({"prompt_from", [](auto* r) { r->mutable_logprobs()->set_prompt_from(3); },

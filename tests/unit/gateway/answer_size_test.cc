@@ -10,6 +10,7 @@ namespace lockstep::gateway {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kLimit = 1 << 20;
 
@@ -93,8 +94,8 @@ TEST(AnswerSizeTest, OnlyWhatHasToStandInOneMessageCounts) {
 TEST(AnswerSizeTest, ScoresAreCountedAsTheyWillBe) {
   constexpr int64_t kPositionBytes = 4 * (2 + 2 * 64);
   const int64_t fits = kLimit / kPositionBytes;
-  EXPECT_TRUE(CanFit(Score(5000, 5000 - fits, 64), AnswerForm::kWhole));
-  EXPECT_FALSE(CanFit(Score(5000, 5000 - fits - 1, 64), AnswerForm::kWhole));
+  EXPECT_TRUE(CanFit(Score(5000, 5000 - fits, 64), AnswerForm::kScores));
+  EXPECT_FALSE(CanFit(Score(5000, 5000 - fits - 1, 64), AnswerForm::kScores));
 }
 
 TEST(AnswerSizeTest, ErrorsNameTheFieldsTheSizeAndTheLimit) {
@@ -104,9 +105,17 @@ TEST(AnswerSizeTest, ErrorsNameTheFieldsTheSizeAndTheLimit) {
                            "GenerateStream"}) {
     EXPECT_THAT(std::string(whole.message()), HasSubstr(part));
   }
-  EXPECT_THAT(
-      std::string(CheckAnswerCanFit(Score(5000, 1, 64), AnswerForm::kWhole, Limits()).message()),
-      HasSubstr("ids and from: the answer has at least 2599480 bytes"));
+  ValidRequest prompt = Certain(1, 0);
+  prompt.prompt_ids.assign(kLimit / 8 + 2, 1);
+  prompt.prompt_logprobs_from = 1;
+  EXPECT_THAT(std::string(CheckAnswerCanFit(prompt, AnswerForm::kWhole, Limits()).message()),
+              HasSubstr("n, stop and logprobs (prompt_from): the answer has at least"));
+  const std::string score(
+      CheckAnswerCanFit(Score(5000, 1, 64), AnswerForm::kScores, Limits()).message());
+  EXPECT_THAT(score, HasSubstr("ids and from: the answer has at least 2599480 bytes"));
+  // What Score does not have.
+  EXPECT_THAT(score, Not(HasSubstr("GenerateStream")));
+  EXPECT_THAT(score, Not(HasSubstr("samples")));
   const absl::Status late = CheckAnswerFits({.samples = {10, kLimit + 1}, .whole = kLimit + 99},
                                             AnswerForm::kBySample, Limits());
   EXPECT_EQ(late.code(), absl::StatusCode::kResourceExhausted);
