@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/gateway/gateway_queries.h"
 #include "services/gateway/generate_handlers.h"
+#include "services/gateway/own_abort.h"
 
 namespace lockstep::gateway {
 namespace {
@@ -33,11 +34,11 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* Relay(v1::SchedulerService::StubInterface* scheduler,
                                 typename RelayHandler<Request, Response>::Method method,
                                 absl::Duration default_deadline,
-                                typename RelayHandler<Request, Response>::OnAnswer on_answer,
+                                typename RelayHandler<Request, Response>::OnCall on_call,
                                 grpc::CallbackServerContext* context, const Request* request,
                                 Response* response) {
   return rpc::StartHandler<RelayHandler<Request, Response>>(
-      scheduler, method, default_deadline, std::move(on_answer), context, request, response);
+      scheduler, method, default_deadline, std::move(on_call), context, request, response);
 }
 
 absl::Status NotServed(const char* method) {
@@ -148,25 +149,33 @@ grpc::ServerUnaryReactor* GatewayService::Score(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* GatewayService::Abort(grpc::CallbackServerContext* context,
                                                 const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
-  // What waits here for a router is known to no worker and ends here; what comes later lives.
-  std::vector<std::shared_ptr<Generation>> own;
-  if (request->all()) own = parts_.table->Running();
-  for (const std::string& id : request->request_ids()) {
-    if (auto generation = parts_.table->Find(id)) own.push_back(std::move(generation));
-  }
-  auto end_own = [own = std::move(own)](const v1::AbortRequest&, v1::AbortResponse*) {
-    for (const auto& generation : own) generation->EndEarly(v1::FINISH_REASON_ABORT);
-  };
-  return Relay<v1::AbortRequest, v1::AbortResponse>(parts_.scheduler, &Scheduler::Abort,
-                                                    default_deadline_, std::move(end_own), context,
-                                                    request, response);
+  return Relay<v1::AbortRequest, v1::AbortResponse>(
+      parts_.scheduler, &Scheduler::Abort, default_deadline_,
+      [table = parts_.table](
+          const v1::AbortRequest& abort) -> absl::AnyInvocable<void(v1::AbortResponse*)> {
+        OwnAbort own = OwnAbort::Of(abort, *table);
+        own.EndStranded();
+        return [own = std::move(own)](v1::AbortResponse* answer) {
+          own.EndRest();
+          own.AddTo(answer);
+        };
+      },
+      context, request, response);
 }
 
 grpc::ServerUnaryReactor* GatewayService::Pause(grpc::CallbackServerContext* context,
                                                 const v1::PauseRequest* request,
                                                 v1::PauseResponse* response) {
   return Relay<v1::PauseRequest, v1::PauseResponse>(
-      parts_.scheduler, &Scheduler::Pause, default_deadline_, nullptr, context, request, response);
+      parts_.scheduler, &Scheduler::Pause, default_deadline_,
+      [table = parts_.table](
+          const v1::PauseRequest& pause) -> absl::AnyInvocable<void(v1::PauseResponse*)> {
+        if (pause.mode() != v1::PAUSE_MODE_ABORT) return nullptr;
+        OwnAbort own = OwnAbort::OfAll(*table);
+        own.EndStranded();
+        return [own = std::move(own)](v1::PauseResponse*) { own.EndRest(); };
+      },
+      context, request, response);
 }
 
 grpc::ServerUnaryReactor* GatewayService::Resume(grpc::CallbackServerContext* context,

@@ -31,6 +31,7 @@ class Generation::Run final : public RouteSequence {
   Run(std::shared_ptr<Generation> generation, int64_t sample)
       : generation_(std::move(generation)), sample_(sample) {}
   std::optional<v1::RouteOpen> BuildOpen() override { return generation_->Reopen(sample_); }
+  void OnEntered(uint64_t epoch) override { generation_->Enter(sample_, epoch); }
   void OnDelta(const v1::SequenceDelta& delta) override { generation_->Apply(sample_, delta); }
   int64_t TakeCredit() override { return generation_->TakeCredit(sample_); }
 
@@ -51,6 +52,7 @@ Generation::Generation(std::shared_ptr<const RequestContext> context, Options op
   ledgers_.reserve(n);
   for (int64_t i = 0; i < n; ++i) ledgers_.emplace_back(context_, i);
   granted_.assign(n, window_);
+  entry_epochs_.assign(n, 0);
   reopens_.assign(n, 0);
 }
 
@@ -170,11 +172,17 @@ v1::RouteOpen Generation::OpenLocked(int64_t sample) {
   const SampleLedger& ledger = ledgers_[sample];
   v1::RouteOpen open;
   *open.mutable_sequence() = ledger.Spec();
+  open.mutable_sequence()->set_entry_epoch(entry_epochs_[sample]);
   open.set_deadline_seconds(
       std::max(0.001, absl::ToDoubleSeconds(options_.deadline - deps_.clock->Now())));
   open.set_credit_tokens(granted_[sample] - ledger.token_count());
   open.set_retry_budget(options_.retry_budget - reopens_[sample]);
   return open;
+}
+
+void Generation::Enter(int64_t sample, uint64_t epoch) {
+  base::MutexLock lock(&mutex_);
+  entry_epochs_[sample] = epoch;
 }
 
 void Generation::Apply(int64_t sample, const v1::SequenceDelta& delta) {
@@ -286,6 +294,22 @@ void Generation::EndSampleEarly(int64_t sample, v1::FinishReason reason) {
     finished = TakeFinishedLocked();
   }
   for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+}
+
+int64_t Generation::EndStranded(v1::FinishReason reason) {
+  std::vector<Subscriber> finished;
+  int64_t count = 0;
+  {
+    base::MutexLock lock(&mutex_);
+    for (int64_t i = 0; started_routes_ && i < context_->request.n; ++i) {
+      if (ledgers_[i].ended() || !deps_.routes->IsStranded(first_handle_ + i)) continue;
+      EndLocked(i, reason, absl::OkStatus());
+      ++count;
+    }
+    finished = TakeFinishedLocked();
+  }
+  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  return count;
 }
 
 v1::GenerateResponse Generation::Header() const {

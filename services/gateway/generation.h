@@ -71,6 +71,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Ends all samples that run, or one of them, with what they have.
   void EndEarly(v1::FinishReason reason);
   void EndSampleEarly(int64_t sample, v1::FinishReason reason);
+  // Ends those that no router has at present, since nobody else can; returns how many.
+  int64_t EndStranded(v1::FinishReason reason);
 
   bool finished() const;
   // Once finished: OK, or the error of its only sample, which is the request's own. Of several
@@ -106,6 +108,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   std::optional<v1::RouteOpen> Reopen(int64_t sample);
+  void Enter(int64_t sample, uint64_t epoch);
   v1::RouteOpen OpenLocked(int64_t sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(int64_t sample, const v1::SequenceDelta& delta);
   int64_t TakeCredit(int64_t sample);
@@ -129,7 +132,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<SampleLedger> ledgers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> granted_ ABSL_GUARDED_BY(mutex_);  // Credit a sample, in all.
   bool ledger_grants_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int64_t> reopens_ ABSL_GUARDED_BY(mutex_);  // Routers that a sample lost.
+  std::vector<uint64_t> entry_epochs_ ABSL_GUARDED_BY(mutex_);  // 0 until a router says.
+  std::vector<int64_t> reopens_ ABSL_GUARDED_BY(mutex_);        // Routers that a sample lost.
   std::vector<Subscriber> subscribers_ ABSL_GUARDED_BY(mutex_);
   absl::Time orphaned_since_ ABSL_GUARDED_BY(mutex_);
   int64_t ended_count_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -11,24 +11,25 @@
 
 namespace lockstep::gateway {
 
-// Passes a call on to the scheduler, which decides, and its answer back. `on_answer` sees a
-// successful answer first.
+// Passes a call on to the scheduler, which decides, and its answer back. `on_call` sees the call
+// first, and what it returns, if anything, sees a successful answer first.
 template <typename Request, typename Response>
 class RelayHandler final : public rpc::UnaryHandler<Request, Response> {
  public:
   using Async = v1::SchedulerService::StubInterface::async_interface;
   using Method = void (Async::*)(grpc::ClientContext*, const Request*, Response*,
                                  std::function<void(grpc::Status)>);
-  using OnAnswer = absl::AnyInvocable<void(const Request&, Response*)>;
+  using OnAnswer = absl::AnyInvocable<void(Response*)>;
+  using OnCall = absl::AnyInvocable<OnAnswer(const Request&)>;
 
   RelayHandler(v1::SchedulerService::StubInterface* scheduler, Method method,
-               absl::Duration default_deadline, OnAnswer on_answer,
+               absl::Duration default_deadline, OnCall on_call,
                grpc::CallbackServerContext* context, const Request* request, Response* response)
       : rpc::UnaryHandler<Request, Response>(context, request, response),
         scheduler_(scheduler),
         method_(method),
         default_deadline_(default_deadline),
-        on_answer_(std::move(on_answer)) {}
+        on_call_(std::move(on_call)) {}
 
  private:
   void Start() override {
@@ -36,9 +37,9 @@ class RelayHandler final : public rpc::UnaryHandler<Request, Response> {
     scope.deadline = std::min(scope.deadline, absl::Now() + default_deadline_);
     auto child = rpc::ChildScope(scope, absl::Now());
     if (!child.ok()) return this->Respond(child.status());
-    auto done = [self = rpc::SharedFrom(this),
-                 request = this->request()](absl::StatusOr<Response> response) {
-      if (response.ok() && self->on_answer_) self->on_answer_(request, &*response);
+    if (on_call_) on_answer_ = on_call_(this->request());
+    auto done = [self = rpc::SharedFrom(this)](absl::StatusOr<Response> response) {
+      if (response.ok() && self->on_answer_) self->on_answer_(&*response);
       self->Respond(std::move(response));
     };
     call_ = rpc::CallUnary(scheduler_->async(), method_, this->request(), *child, std::move(done));
@@ -48,6 +49,7 @@ class RelayHandler final : public rpc::UnaryHandler<Request, Response> {
   v1::SchedulerService::StubInterface* const scheduler_;
   const Method method_;
   const absl::Duration default_deadline_;
+  OnCall on_call_;
   OnAnswer on_answer_;
   rpc::CallHandle call_;
 };

@@ -102,6 +102,12 @@ void RoutePool::Cancel(uint64_t handle) {
   (void)links_[link].stream->Write(std::move(command));
 }
 
+bool RoutePool::IsStranded(uint64_t handle) const {
+  base::MutexLock lock(&mutex_);
+  const auto found = entries_.find(handle);
+  return found != entries_.end() && found->second.link == kNoLink;
+}
+
 void RoutePool::AddCredit(uint64_t handle, int64_t tokens) {
   base::MutexLock lock(&mutex_);
   const auto found = entries_.find(handle);
@@ -164,6 +170,16 @@ bool RoutePool::SendLocked(Group* group) {
 }
 
 void RoutePool::OnFrame(int link, const v1::RouteFrame& frame) {
+  for (const v1::RouteEntry& entry : frame.entries()) {
+    std::shared_ptr<RouteSequence> sequence;
+    {
+      base::MutexLock lock(&mutex_);
+      const auto found = entries_.find(entry.handle());
+      if (found == entries_.end() || found->second.link != link) continue;
+      sequence = found->second.sequence;
+    }
+    sequence->OnEntered(entry.epoch());
+  }
   std::vector<std::pair<uint64_t, std::shared_ptr<RouteSequence>>> going_on;
   for (const v1::SequenceDelta& delta : frame.deltas()) {
     std::shared_ptr<RouteSequence> sequence;

@@ -30,6 +30,7 @@ class RoutePool final : public SequenceRoutes {
 
   uint64_t Open(std::vector<Item> items) override;
   void Cancel(uint64_t handle) override;
+  bool IsStranded(uint64_t handle) const override;
   void AddCredit(uint64_t handle, int64_t tokens) override;
 
   // Connects to routers and sends what waits. Called often, by one thread.
@@ -62,7 +63,7 @@ class RoutePool final : public SequenceRoutes {
 
   GatewayMetrics* const metrics_;
   const log::Logger logger_;
-  base::Mutex mutex_;
+  mutable base::Mutex mutex_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::deque<Group> waiting_ ABSL_GUARDED_BY(mutex_);      // For any router.

@@ -16,6 +16,8 @@ class RouteSequence {
   // What is to be run after its router was lost; nullopt when it has ended, or ends itself because
   // it may not be sent again.
   virtual std::optional<v1::RouteOpen> BuildOpen() = 0;
+  // The admission epoch when it entered the cluster: the open that BuildOpen() makes has to say it.
+  virtual void OnEntered(uint64_t epoch) = 0;
   virtual void OnDelta(const v1::SequenceDelta& delta) = 0;
   // How many more tokens it may bring; asked when a message is through. They count for BuildOpen()
   // at once and are told to the router together with those of the others in the message.
@@ -34,6 +36,8 @@ class SequenceRoutes {
   // Returns the first of consecutive handles. The items go to one router together.
   virtual uint64_t Open(std::vector<Item> items) = 0;
   virtual void Cancel(uint64_t handle) = 0;
+  // It runs or waits nowhere but here, since no router can be reached or its own was lost.
+  virtual bool IsStranded(uint64_t handle) const = 0;
   virtual void AddCredit(uint64_t handle, int64_t tokens) = 0;
 };
 

@@ -5,8 +5,22 @@
 #include "services/router/wire.h"
 
 namespace lockstep::router {
+namespace {
 
-void GatewayStreams::Send(std::vector<GatewayDelta> deltas) {
+// Two varints of ten bytes, and what is around them.
+constexpr size_t kEntryBytes = 32;
+
+}  // namespace
+
+void GatewayStreams::Send(const std::vector<GatewayEntry>& entries,
+                          std::vector<GatewayDelta> deltas) {
+  for (const GatewayEntry& item : entries) {
+    const std::shared_ptr<Writer> writer = Find(item.gateway);
+    if (writer == nullptr) continue;
+    v1::RouteEntry* entry = writer->Next(kEntryBytes)->add_entries();
+    entry->set_handle(item.handle);
+    entry->set_epoch(item.epoch.value());
+  }
   absl::flat_hash_map<GatewayId, std::shared_ptr<Writer>> used;
   for (GatewayDelta& item : deltas) {
     const auto [it, added] = used.try_emplace(item.gateway);

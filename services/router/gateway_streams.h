@@ -23,7 +23,8 @@ class GatewayStreams {
   void SetDriver(CoreDriver* driver) { driver_ = driver; }
   CoreDriver* driver() const { return driver_; }
 
-  void Send(std::vector<GatewayDelta> deltas);
+  // Entries alone are worth no message: they wait for the next delta.
+  void Send(const std::vector<GatewayEntry>& entries, std::vector<GatewayDelta> deltas);
   void Flush();
 
   GatewayId Add(std::shared_ptr<RouteHandler> handler);

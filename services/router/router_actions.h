@@ -57,6 +57,13 @@ struct GatewayDelta {
   SequenceDelta delta;
 };
 
+// A sequence has got its first ticket.
+struct GatewayEntry {
+  GatewayId gateway;
+  uint64_t handle = 0;
+  base::Epoch epoch;
+};
+
 // What the core wants done, in order within each receiver. The shell sends it; nothing is owed back
 // but the events that follow from it.
 struct RouterActions {
@@ -65,12 +72,14 @@ struct RouterActions {
   std::vector<uint64_t> withdrawn_handles;
   std::vector<base::TicketId> released_tickets;
   std::vector<WorkerBatch> workers;
+  std::vector<GatewayEntry> entries;  // With the next deltas, of these actions or of later ones.
   std::vector<GatewayDelta> deltas;
   std::vector<StreamId> closed_streams;  // After their batches.
 
   bool empty() const {
     return used.empty() && admits.empty() && withdrawn_handles.empty() &&
-           released_tickets.empty() && workers.empty() && deltas.empty() && closed_streams.empty();
+           released_tickets.empty() && workers.empty() && entries.empty() && deltas.empty() &&
+           closed_streams.empty();
   }
 };
 

@@ -232,7 +232,10 @@ void RouterCore::Run(SequenceRecord* record, WorkerTable::Row* row, Ticket ticke
   if (record->attempt == 0) deps_.metrics->open_to_start_seconds.Observe(now - record->opened_at);
   // The first grant says when the sequence entered the cluster; an abort of everything ends what
   // entered before it, also when it is between two workers.
-  if (record->entry_epoch == base::Epoch()) record->entry_epoch = ticket.epoch;
+  if (record->entry_epoch == base::Epoch()) {
+    record->entry_epoch = ticket.epoch;
+    actions_.entries.push_back({record->gateway, record->handle, ticket.epoch});
+  }
   ledger_.SetRunning(record, std::move(ticket));
   table_.AddRunning(row->worker, 1, now);
   LoggerOf(*record).Step("sequence_starts", {{"sequence", record->spec->sequence},

@@ -108,7 +108,7 @@ class RouterServer::Impl {
   void Send(RouterActions actions, bool flush) {
     for (const WorkerBatch& batch : actions.workers) worker_lease_ = batch.lease;
     workers_.Send(actions.workers);
-    gateways_.Send(std::move(actions.deltas));
+    gateways_.Send(actions.entries, std::move(actions.deltas));
     // Last: nobody waits for what a released ticket frees as someone waits for a token.
     scheduler_.Send(actions);
     for (const StreamId stream : actions.closed_streams) workers_.Close(stream);

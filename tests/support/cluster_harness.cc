@@ -165,6 +165,8 @@ std::string ClusterHarness::worker_address(int index) const {
   return Address(worker_ports_[index]);
 }
 
+std::string ClusterHarness::scheduler_address() const { return Address(scheduler_port_); }
+
 bool ClusterHarness::WaitForWorkers(int count) {
   return WaitUntil([&] {
     grpc::ClientContext context;

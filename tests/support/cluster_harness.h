@@ -69,6 +69,7 @@ class ClusterHarness {
   v1::RolloutService::StubInterface* stub() { return stub_.get(); }
   std::string gateway_address() const;
   std::string worker_address(int index) const;
+  std::string scheduler_address() const;
   // The value of a metric of a worker, summed over its label values; 0 when it is not there.
   double WorkerMetric(int index, const std::string& name) const;
   double RouterMetric(const std::string& name) const;

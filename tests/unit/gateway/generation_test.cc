@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,12 @@ class FakeRoutes final : public SequenceRoutes {
     return first;
   }
   void Cancel(uint64_t handle) override { cancelled.push_back(handle); }
+  bool IsStranded(uint64_t handle) const override { return stranded.contains(handle); }
   void AddCredit(uint64_t, int64_t tokens) override { credit += tokens; }
 
   std::vector<Item> opened;
   std::vector<uint64_t> cancelled;
+  std::set<uint64_t> stranded;
   int64_t credit = 0;
 };
 
@@ -120,6 +123,30 @@ TEST_F(GenerationTest, LostRouterCostsBudgetAndTheLastLossEndsTheSample) {
   EXPECT_FALSE(sequence.BuildOpen().has_value());
   ASSERT_TRUE(generation->finished());
   EXPECT_EQ(generation->Response().samples(0).finish_reason(), v1::FINISH_REASON_ERROR);
+}
+
+TEST_F(GenerationTest, TheEpochWhenASampleEnteredGoesWithItToTheNextRouter) {
+  auto generation = Make(2);
+  generation->Start();
+  EXPECT_EQ(routes_.opened[0].open.sequence().entry_epoch(), 0u);
+  routes_.opened[0].sequence->OnEntered(7);
+  for (int loss = 0; loss < 2; ++loss) {
+    EXPECT_EQ(routes_.opened[0].sequence->BuildOpen()->sequence().entry_epoch(), 7u);
+    EXPECT_EQ(routes_.opened[1].sequence->BuildOpen()->sequence().entry_epoch(), 0u);
+  }
+}
+
+TEST_F(GenerationTest, OnlyWhatNoRouterHasEndsAsStranded) {
+  auto generation = Make(3);
+  generation->Start();
+  routes_.opened[0].sequence->OnDelta(Token(0, 5, true));
+  routes_.stranded = {0, 1};  // The first has ended before.
+  EXPECT_EQ(generation->EndStranded(v1::FINISH_REASON_ABORT), 1);
+  EXPECT_EQ(routes_.cancelled, std::vector<uint64_t>{1});
+  EXPECT_FALSE(generation->finished());
+  routes_.stranded = {2};
+  EXPECT_EQ(generation->EndStranded(v1::FINISH_REASON_ABORT), 1);
+  EXPECT_TRUE(generation->finished());
 }
 
 TEST_F(GenerationTest, DifferingBitsFailTheSampleAndAreCounted) {

@@ -70,6 +70,7 @@ class FakeSequence final : public RouteSequence {
  public:
   explicit FakeSequence(int64_t credit) : credit_(credit) {}
   std::optional<v1::RouteOpen> BuildOpen() override { return std::nullopt; }
+  void OnEntered(uint64_t) override {}
   void OnDelta(const v1::SequenceDelta&) override {}
   int64_t TakeCredit() override { return std::exchange(credit_, 0); }
 

@@ -45,6 +45,9 @@ TEST(AdvanceStockTest, SequenceThatComesAloneStartsWithoutAsking) {
   EXPECT_EQ(start.ticket.attempt, 1);
   EXPECT_EQ(start.ticket.plan.length, 3);
   EXPECT_EQ(start.entry_epoch, base::Epoch(1));
+  ASSERT_EQ(actions.entries.size(), 1u);
+  EXPECT_EQ(actions.entries[0].handle, 1u);
+  EXPECT_EQ(actions.entries[0].epoch, base::Epoch(1));
   EXPECT_EQ(h.metrics.started_ahead.value(), 1);
 }
 

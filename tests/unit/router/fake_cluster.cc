@@ -121,6 +121,7 @@ class FakeScheduler::AdmitHandler final
     *ticket->mutable_worker() = request.candidates(0);
     ticket->set_sequence_id(request.sequence_id());
     ticket->set_attempt(request.attempt() + 1);
+    ticket->set_epoch(kFakeEpoch);
     ticket->mutable_plan()->set_split_kv_size(256);
     ticket->mutable_plan()->set_length(request.length());
     seen->granted.push_back(ticket->ticket_id());
@@ -185,6 +186,9 @@ class FakeGateway::Stream final : public rpc::ClientBidiStream<v1::RouteCommand,
  private:
   void OnMessage(v1::RouteFrame& frame) override {
     owner_->received.With([&](Received& received) {
+      for (const v1::RouteEntry& entry : frame.entries()) {
+        EXPECT_TRUE(received.entry_epochs.emplace(entry.handle(), entry.epoch()).second);
+      }
       for (const v1::SequenceDelta& delta : frame.deltas()) {
         std::vector<uint32_t>& ids = received.ids[delta.handle()];
         const size_t count = delta.token_ids().size() / sizeof(uint32_t);

@@ -72,6 +72,9 @@ class FakeWorker {
   std::unique_ptr<rpc::Server> server_;
 };
 
+// Of every ticket that a FakeScheduler grants.
+constexpr uint64_t kFakeEpoch = 3;
+
 // A scheduler that grants everything on the first candidate, while it is told to.
 class FakeScheduler {
  public:
@@ -122,6 +125,7 @@ class FakeGateway {
   struct Received {
     std::map<uint64_t, std::vector<uint32_t>> ids;
     std::map<uint64_t, v1::SequenceEnd> ends;
+    std::map<uint64_t, uint64_t> entry_epochs;
     bool wrong_position = false;
     bool closed = false;
     absl::Status status;

@@ -42,6 +42,9 @@ TEST(RouterServerTest, RoutesManySequencesAndReleasesEveryTicket) {
   for (uint64_t i = 1; i <= kCount; ++i) FakeGateway::AddOpen(i, 5, &opens);
   gateway.Send(std::move(opens));
   for (uint64_t i = 1; i <= kCount; ++i) ASSERT_EQ(gateway.WaitForEnd(i), Counting(5));
+  gateway.received.With([](auto& received) {
+    for (uint64_t i = 1; i <= kCount; ++i) EXPECT_EQ(received.entry_epochs[i], kFakeEpoch);
+  });
   EXPECT_TRUE(scheduler.seen.WaitFor(
       [](const FakeScheduler::Seen& seen) { return seen.released.size() == kCount; }));
   for (FakeWorker* worker : {&a, &b}) {
