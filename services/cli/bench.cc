@@ -161,6 +161,7 @@ absl::Status RunBench(const Arguments& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat("--mode: '", mode, "' is neither throughput nor latency"));
   }
+  if (!out.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(out));
 
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
   client::RolloutClient cluster(reach);

@@ -3,6 +3,7 @@
 
 #include "common/base/status_macros.h"
 #include "lockstep/config/v1/config.pb.h"
+#include "services/cli/model_flag.h"
 #include "services/cli/verbs.h"
 #include "services/worker/certification.h"
 
@@ -49,6 +50,7 @@ absl::Status RunCertify(const Arguments& arguments) {
   flags.Add("chunk_tokens", &chunk_tokens, "as in the worker's configuration");
   flags.Add("sequences_max", &sequences_max, "as in the worker's configuration");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
   // What a worker must have and certification has no use for.
   config.mutable_server()->set_listen("127.0.0.1:0");
   config.mutable_server()->set_cluster_id("certify");

@@ -133,6 +133,8 @@ absl::Status RunCompare(const Arguments& arguments) {
   flags.Add("new_tokens", &new_tokens, "of each answer at most");
   flags.Add("out", &out, "file for the result as JSON");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  LOCKSTEP_RETURN_IF_ERROR(CheckTarget("other", other_target));
+  if (!out.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(out));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(prompts_path));
 
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());

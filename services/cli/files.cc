@@ -1,6 +1,10 @@
 #include "services/cli/files.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -18,6 +22,25 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ostringstream content;
   content << file.rdbuf();
   return std::move(content).str();
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  std::error_code error;
+  const auto refuse = [](const std::filesystem::path& what, const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat(what.string(), why));
+  };
+  if (std::filesystem::is_directory(path, error)) return refuse(path, ": is a directory");
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return refuse(path, ": is no regular file");
+  }
+  std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (directory.empty()) directory = ".";
+  if (!std::filesystem::is_directory(directory, error)) {
+    return refuse(directory, ": is no directory");
+  }
+  if (access(directory.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& content) {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "services/cli/connect_flags.h"
+#include "services/cli/files.h"
 #include "services/cli/generate_flags.h"
 #include "services/cli/print.h"
 #include "services/cli/record.h"
@@ -67,6 +68,7 @@ absl::Status RunGenerate(const Arguments& arguments) {
   if (stream && !record_path.empty()) {
     return absl::InvalidArgumentError("--record keeps whole answers; leave --stream out");
   }
+  if (!record_path.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(record_path));
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateRequest request, generate.Build());
 
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/config/text_proto.h"
 #include "common/rpc/channel_pool.h"
@@ -14,6 +15,7 @@
 #include "services/cli/cluster/local_ports.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/verbs.h"
+#include "services/client/unreached.h"
 
 namespace lockstep::cli {
 namespace {
@@ -79,6 +81,10 @@ absl::Status RunHealth(const Arguments& arguments) {
   flags.Add("role", &role, "gateway, router, scheduler or worker");
   flags.Add("config", &paths, "as given to the process");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
+  if (service != "live" && service != "started" && service != "ready") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--service: '", service, "' is none of live, started, ready"));
+  }
   if (role.empty() != paths.empty()) {
     return absl::InvalidArgumentError("--role and --config go together");
   }
@@ -97,10 +103,14 @@ absl::Status RunHealth(const Arguments& arguments) {
       return CheckListens(server, found.status());
     LOCKSTEP_ASSIGN_OR_RETURN(subject, std::move(found));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool healthy,
-                            rpc::CheckHealth(rpc::MakeChannel(subject.target, subject.channel),
-                                             service, connect.timeout));
-  if (!healthy) {
+  const absl::Time begin = absl::Now();
+  const absl::StatusOr<bool> healthy =
+      rpc::CheckHealth(rpc::MakeChannel(subject.target, subject.channel), service, connect.timeout);
+  if (!healthy.ok()) {
+    return client::WithAttempts(healthy.status(), subject.target, subject.channel,
+                                {.time = absl::Now() - begin});
+  }
+  if (!*healthy) {
     return absl::UnavailableError(absl::StrCat(subject.target, " is not ", service));
   }
   std::printf("%s is %s\n", subject.target.c_str(), service.c_str());

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "services/cli/model_flag.h"
 #include "services/cli/verbs.h"
 #include "services/worker/model/model_config.h"
 #include "services/worker/model/model_name.h"
@@ -24,6 +25,9 @@ absl::StatusOr<int64_t> ElementBytes(const std::string& backend) {
 }
 
 absl::StatusOr<worker::ModelConfig> ConfigOf(const std::string& model) {
+  if (model == worker::kNullModel) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: ", model, " has no shape"));
+  }
   if (!model.starts_with(worker::kRandomModel)) return worker::LoadModelConfig(model);
   LOCKSTEP_ASSIGN_OR_RETURN(worker::RandomModel random, worker::ParseRandomModel(model));
   return std::move(random.config);
@@ -52,6 +56,7 @@ absl::Status RunSize(const Arguments& arguments) {
         absl::StrCat("--tensor_parallel: ", tensor_parallel, " is outside [1, ", kRanksMax, "]"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t element_bytes, ElementBytes(backend));
+  LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
   LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig whole, ConfigOf(model));
   // A rank owns whole segments, so there are as many at least.
   const int ranks = static_cast<int>(tensor_parallel);

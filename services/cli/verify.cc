@@ -108,6 +108,7 @@ absl::Status RunVerify(const Arguments& arguments) {
     return absl::InvalidArgumentError("--long_prompt_tokens and --long_new_tokens are at least 1");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mode> modes, ModesOf(mode));
+  if (!out.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(out));
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
   client::MetricsAccess access = {.authorities = connect.authorities, .peer_name = "worker"};

@@ -11,6 +11,7 @@
 #include "common/rpc/status_conversion.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "services/client/arrays.h"
+#include "services/client/unreached.h"
 
 namespace lockstep::client {
 namespace {
@@ -58,19 +59,31 @@ absl::StatusOr<Response> RolloutClient::Call(grpc::Status (v1::RolloutService::S
                                                  grpc::ClientContext*, const Request&, Response*),
                                              const Request& request, absl::Time deadline) {
   absl::Duration pause = kRetryPauseFirst;
+  const absl::Time begin = absl::Now();
   absl::Time give_up = absl::InfiniteFuture();
-  while (true) {
+  for (int count = 1;; ++count) {
     grpc::ClientContext context;
     rpc::ApplyScope({.deadline = deadline}, &context);
     Response response;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    if (status.ok()) return response;
+    if (status.ok()) {
+      answered_.store(true, std::memory_order_relaxed);
+      return response;
+    }
+    const absl::Status failed = rpc::FromGrpcStatus(status);
     const absl::Time now = absl::Now();
     give_up = std::min({give_up, now + options_.retry, deadline});
-    if (!AnotherMayServe(status) || now + pause > give_up) return rpc::FromGrpcStatus(status);
+    if (!AnotherMayServe(status) || now + pause > give_up || CannotHeal(failed)) {
+      return WithAttempts(failed, options_.target, options_.channel,
+                          {.count = count, .time = now - begin});
+    }
     Pause(pause);
     pause = std::min(2 * pause, kRetryPauseLast);
   }
+}
+
+bool RolloutClient::CannotHeal(const absl::Status& status) const {
+  return IsSetDifferently(status) && !answered_.load(std::memory_order_relaxed);
 }
 
 absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateRequest& request) {
@@ -105,11 +118,13 @@ absl::Status RolloutClient::GenerateStream(
     const v1::GenerateRequest& request,
     const std::function<void(const v1::GenerateDelta&)>& on_delta) {
   grpc::ClientContext context;
-  rpc::ApplyScope({.deadline = absl::Now() + options_.timeout}, &context);
+  const absl::Time begin = absl::Now();
+  rpc::ApplyScope({.deadline = begin + options_.timeout}, &context);
   const auto reader = stub_->GenerateStream(&context, request);
   v1::GenerateDelta delta;
   while (reader->Read(&delta)) on_delta(delta);
-  return rpc::FromGrpcStatus(reader->Finish());
+  return WithAttempts(rpc::FromGrpcStatus(reader->Finish()), options_.target, options_.channel,
+                      {.time = absl::Now() - begin});
 }
 
 absl::StatusOr<v1::ScoreResponse> RolloutClient::Score(const v1::ScoreRequest& request) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -27,7 +28,9 @@ class RolloutClient {
     // For each call, the continuation of partial samples included.
     absl::Duration timeout = absl::Minutes(10);
     // For so long a unary call that found no gateway, or lost it, is made again. All of them may
-    // be: nothing of a lost answer was seen, and the same request gives the same bits.
+    // be: nothing of a lost answer was seen, and the same request gives the same bits. TLS that
+    // cannot come about (unreached.h) ends the call at once, unless a gateway answered this client
+    // before: then its settings are right, and another address may serve.
     absl::Duration retry = absl::Seconds(5);
     // How the gateway is reached; calls are spread over the addresses of its name.
     rpc::ChannelOptions channel = {.message_bytes_max = size_t{1} << 30, .round_robin = true};
@@ -56,6 +59,8 @@ class RolloutClient {
   absl::StatusOr<Response> Call(grpc::Status (v1::RolloutService::Stub::*method)(
                                     grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, absl::Time deadline);
+  // Whether a call that failed so would fail so again.
+  bool CannotHeal(const absl::Status& status) const;
   // False when what continues a sample would not belong to it.
   absl::StatusOr<bool> Continue(const v1::GenerateRequest& request, absl::Time deadline,
                                 v1::GenerateResponse* response);
@@ -63,6 +68,7 @@ class RolloutClient {
   const Options options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RolloutService::Stub> stub_;
+  std::atomic<bool> answered_ = false;
 };
 
 // The request that continues one partial sample of `response`.

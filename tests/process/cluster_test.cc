@@ -219,7 +219,28 @@ TEST(CommandLineTest, SaysWhatItExpects) {
   EXPECT_THAT(both.output, HasSubstr("--target: not with --role"));
   EXPECT_THAT(RunLockstep({"worker", "--config=deploy/config/router.textproto"}).output,
               HasSubstr("router.textproto:"));
-  EXPECT_EQ(RunLockstep({"health", "--target=127.0.0.1:1"}).ended, "exit code 1");
+  // Before anybody is called: nobody could be here.
+  const std::string target = "--target=127.0.0.1:1";
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"health", target, "--service=nope"},
+           {"health", "--target="},
+           {"compare", target, "--other=nope", "--prompts=README.md"},
+           {"size", "--model=/no/such"},
+           {"size", "--model=docs"},
+           {"size", "--model=null:"},
+           {"certify", "--model=/no/such"},
+           {"up", "--model=docs", "--port=0"},
+           {"generate", target, "--prompt=1", "--record=/no/such/x"},
+           {"generate", target, "--prompt=1", "--record=/tmp"},
+           {"bench", target, "--out=/no/such/x"},
+           {"verify", target, "--out=/no/such/x"},
+           {"compare", target, "--other=127.0.0.1:1", "--prompts=README.md", "--out=/tmp"}}) {
+    const Outcome refused = RunLockstep(words);
+    EXPECT_EQ(refused.ended, "exit code 2") << words[0] << ": " << refused.output;
+  }
+  const Outcome lost = RunLockstep({"health", target});
+  EXPECT_EQ(lost.ended, "exit code 1");
+  EXPECT_THAT(lost.output, HasSubstr("127.0.0.1:1 was tried once, for "));
   const Outcome size = RunLockstep({"size", "--model=deploy/demo-model", "--kv_mib=40"});
   EXPECT_THAT(size.output, HasSubstr("= 2 x 4 x 2 x 64 x 4 = 4096"));
   EXPECT_THAT(size.output, HasSubstr("10240"));

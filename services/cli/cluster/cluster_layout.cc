@@ -13,6 +13,7 @@
 #include "google/protobuf/text_format.h"
 #include "lockstep/config/v1/config.pb.h"
 #include "services/cli/cluster/local_ports.h"
+#include "services/cli/model_flag.h"
 #include "services/worker/model/model_name.h"
 #include "services/worker/model/random_model.h"
 
@@ -93,9 +94,7 @@ absl::Status Check(const ClusterOptions& options, int port_count) {
     return absl::InvalidArgumentError(
         absl::StrCat("--port: ", options.port, " is outside [0, ", 65536 - port_count, "]"));
   }
-  if (worker::NamesDirectory(options.model) && !std::filesystem::is_directory(options.model)) {
-    return absl::InvalidArgumentError(absl::StrCat("--model: ", options.model, " is no directory"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckModel(options.model));
   if (options.model.starts_with(worker::kRandomModel)) {
     LOCKSTEP_RETURN_IF_ERROR(worker::ParseRandomModel(options.model).status());
   }

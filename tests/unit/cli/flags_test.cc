@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/cli/connect_flags.h"
 
 namespace lockstep::cli {
 namespace {
@@ -77,6 +78,19 @@ TEST_F(FlagsTest, RefusesAFlagGivenTwice) {
 
 TEST_F(FlagsTest, AsksForWhatIsRequired) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("--name: required"));
+}
+
+TEST(ConnectFlagsTest, RefuseATargetThatGrpcWouldReadAsAnother) {
+  for (const char* target : {"127.0.0.1:7100", "gateway.example:1", "[::1]:65535",
+                             "dns:///gateway.example", "unix:/run/gateway"}) {
+    EXPECT_TRUE((ConnectFlags{.target = target}).Channel().ok()) << target;
+  }
+  for (const char* target : {"", "localhost", ":7100", "localhost:", "localhost:0",
+                             "localhost:99999", "localhost:http"}) {
+    const absl::Status status = (ConnectFlags{.target = target}).Options().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << target;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--target: '")) << target;
+  }
 }
 
 TEST_F(FlagsTest, HelpShowsEveryFlagWithItsDefault) {

@@ -1,6 +1,10 @@
 #include "services/cli/record.h"
 
+#include <filesystem>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "services/cli/files.h"
@@ -41,6 +45,24 @@ TEST(RecordTest, NamesAFileThatIsNoRecord) {
     EXPECT_NE(read.status().message().find(path), absl::string_view::npos) << read.status();
   }
   EXPECT_EQ(ReadRecord(TempPath("absent")).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FilesTest, SayBeforehandWhereNothingCanBeWritten) {
+  EXPECT_TRUE(CheckWritable(TempPath("fresh.json")).ok());
+  EXPECT_TRUE(CheckWritable("fresh.json").ok());
+  ASSERT_TRUE(WriteFile(TempPath("old.json"), "old").ok());
+  EXPECT_TRUE(CheckWritable(TempPath("old.json")).ok());
+  for (const auto& [path, error] : std::vector<std::pair<std::string, std::string>>{
+           {"/no/such/x.json", "/no/such: is no directory"},
+           {TempPath("old.json/x"), "old.json: is no directory"},
+           {TempPath("absent/"), "absent: is no directory"},
+           {"/tmp", "/tmp: is a directory"},
+           {"/dev/null", "/dev/null: is no regular file"}}) {
+    const absl::Status status = CheckWritable(path);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << path;
+    EXPECT_NE(status.message().find(error), absl::string_view::npos) << status;
+  }
+  EXPECT_FALSE(std::filesystem::exists(TempPath("fresh.json")));
 }
 
 }  // namespace

@@ -1,18 +1,27 @@
 #include "services/client/rollout_client.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/packed_array.h"
 #include "common/rpc/server.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/client/arrays.h"
 #include "services/client/generate_batch.h"
+#include "tests/support/certificates.h"
 
 namespace lockstep::client {
 namespace {
+
+using ::testing::HasSubstr;
 
 // A gateway that gives up every sample after two more tokens until it has six: token i of a sample
 // is 100 + i. Asked for prompt 13 it is out of luck.
@@ -202,7 +211,105 @@ TEST_F(RolloutClientTest, AnEmptyBatchEndsAtOnce) {
 TEST_F(RolloutClientTest, SaysThatNobodyIsThere) {
   RolloutClient lost(
       {.target = "127.0.0.1:1", .timeout = absl::Seconds(5), .retry = absl::Milliseconds(100)});
-  EXPECT_EQ(lost.Generate(RequestWith(1)).status().code(), absl::StatusCode::kUnavailable);
+  const absl::Status status = lost.Generate(RequestWith(1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::MatchesRegex("127.0.0.1:1 was tried [2-9] times, for [0-9.]+ s: conn.*"));
+}
+
+// A server with TLS, and clients that are set as it is, or not.
+class TlsClientTest : public ::testing::Test {
+ protected:
+  TlsClientTest() {
+    authority_.Issue("gateway", "gateway");
+    authority_.Issue("trainer", "trainer");
+    other_authority_.Issue("stranger", "trainer");
+    security_ = SecurityOf("gateway", authority_);
+    server_ = StartServer({.address = "127.0.0.1:0",
+                           .security = security_,
+                           .access = {{"/lockstep.v1.RolloutService/", {"trainer"}}}});
+  }
+  ~TlsClientTest() override { std::filesystem::remove_all(directory_); }
+
+  std::shared_ptr<const rpc::Security> SecurityOf(const std::string& name,
+                                                  const testing::CertificateAuthority& peers) {
+    return rpc::Security::Create({.certificate = directory_ + "/" + name + ".pem",
+                                  .key = directory_ + "/" + name + ".key",
+                                  .authorities = peers.path()})
+        .value();
+  }
+  std::unique_ptr<rpc::Server> StartServer(rpc::ServerOptions options) {
+    return rpc::Server::Start(std::move(options), {&gateway_}).value();
+  }
+  std::unique_ptr<RolloutClient> ClientOf(const rpc::Server& server,
+                                          std::shared_ptr<const rpc::Security> security,
+                                          absl::Duration retry) {
+    return std::make_unique<RolloutClient>(RolloutClient::Options{
+        .target = absl::StrCat("127.0.0.1:", server.port()),
+        .timeout = absl::Seconds(30),
+        .retry = retry,
+        .channel = {.security = std::move(security), .peer_name = peer_name_}});
+  }
+
+  const std::string directory_ = ::testing::TempDir() + absl::StrCat("client-tls-", getpid());
+  const bool made_ = std::filesystem::create_directory(directory_);
+  testing::CertificateAuthority authority_{directory_};
+  testing::CertificateAuthority other_authority_{directory_, "others"};
+  std::shared_ptr<const rpc::Security> security_;
+  std::string peer_name_ = "gateway";
+  DrainingGateway gateway_;
+  std::unique_ptr<rpc::Server> server_;
+};
+
+TEST_F(TlsClientTest, EndsAtOnceAndSaysWhyWhereTlsCannotComeAbout) {
+  const auto plaintext = StartServer({.address = "127.0.0.1:0"});
+  struct Case {
+    const rpc::Server* server;
+    std::shared_ptr<const rpc::Security> security;
+    const char* peer_name;
+    const char* hint;
+  };
+  const auto trainer = SecurityOf("trainer", authority_);
+  for (const Case& c : {
+           Case{server_.get(), trainer, "wrong", "is not for the name \"wrong\""},
+           Case{server_.get(), trainer, "", "is not for the target's name"},
+           Case{server_.get(), SecurityOf("trainer", other_authority_), "gateway",
+                "of none of the authorities given"},
+           Case{plaintext.get(), trainer, "gateway", "speaks without TLS"},
+       }) {
+    peer_name_ = c.peer_name;
+    // Another try would come within this time.
+    const auto client = ClientOf(*c.server, c.security, absl::Seconds(25));
+    const absl::Status status = client->Generate(RequestWith(1)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" was tried once, for ")) << c.hint;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.hint));
+  }
+}
+
+// A server that ends looks the same, so these are tried again.
+TEST_F(TlsClientTest, TriesAgainAndHintsWhereTlsMayBeTheCause) {
+  for (const bool secure : {false, true}) {
+    const auto client = ClientOf(*server_, secure ? SecurityOf("stranger", authority_) : nullptr,
+                                 absl::Milliseconds(200));
+    const absl::Status status = client->Generate(RequestWith(1)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" times, for ")) << secure;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(secure ? "may not take the certificate" : "may want TLS"));
+  }
+}
+
+// As where a name has several gateways, and one of them has a wrong certificate.
+TEST_F(TlsClientTest, AClientThatWasAnsweredBeforeTriesAgain) {
+  const int port = server_->port();
+  const auto client =
+      ClientOf(*server_, SecurityOf("trainer", authority_), absl::Milliseconds(300));
+  ASSERT_TRUE(client->Generate(RequestWith(1)).ok());
+  server_.reset();
+  server_ = StartServer({.address = absl::StrCat("127.0.0.1:", port)});
+  const absl::Status status = client->Generate(RequestWith(1)).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr(" times, for "));
 }
 
 }  // namespace
