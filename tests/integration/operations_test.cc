@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
 #include "services/client/arrays.h"
+#include "services/client/rollout_client.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
 #include "tests/support/shared_cluster_test.h"
@@ -104,6 +106,38 @@ TEST_F(OperationsTest, AbortFreesSlotAndKvWithinAStep) {
     EXPECT_EQ(sample.finish_reason(), v1::FINISH_REASON_ABORT);
     EXPECT_GT(sample.token_ids().size(), 0u);
     EXPECT_EQ(sample.logprobs().raw().size(), sample.token_ids().size());
+  }
+}
+
+// It makes calls again that end as if their gateway had gone; an abort must not look so.
+TEST_F(OperationsTest, TheClientLibraryAsksOnceForWhatSomebodyAborts) {
+  const auto calls_counted = [] {
+    return cluster_->GatewayMetric("lockstep_gateway_requests_total");
+  };
+  client::RolloutClient client({.target = cluster_->gateway_address()});
+  for (const bool all : {false, true}) {
+    v1::GenerateRequest request = Request(2, 3000);
+    request.set_request_id(all ? "aborted-with-all" : "aborted-by-id");
+    const double before = calls_counted();
+    const double tokens = GeneratedTokens();
+    absl::StatusOr<v1::GenerateResponse> answer = absl::UnknownError("not answered");
+    {
+      const std::jthread caller([&] { answer = client.Generate(request); });
+      ASSERT_TRUE(WaitForTokens(tokens + 20));
+      v1::AbortRequest abort;
+      if (all) {
+        abort.set_all(true);
+      } else {
+        abort.add_request_ids(request.request_id());
+      }
+      const auto aborted = CallNow(stub(), &RolloutStub::Abort, abort);
+      ASSERT_TRUE(aborted.ok()) << aborted.status();
+    }
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->samples(0).finish_reason(), v1::FINISH_REASON_ABORT);
+    ExpectIdle();
+    EXPECT_TRUE(ClusterHarness::WaitUntil([&] { return calls_counted() > before; }));
+    EXPECT_EQ(calls_counted(), before + 1);
   }
 }
 
