@@ -11,6 +11,7 @@
 #include "common/rpc/status_conversion.h"
 #include "grpcpp/create_channel.h"
 #include "lockstep/v1/rollout.grpc.pb.h"
+#include "lockstep/v1/sequence.pb.h"
 #include "services/cli/files.h"
 #include "tests/support/tcp_proxy.h"
 
@@ -48,12 +49,23 @@ std::unique_ptr<v1::RolloutService::Stub> NewClient(const std::string& address,
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
 }
 
+// What a service holds of one token that is still under way: on its way to the gateway a result is
+// as many deltas as it has tokens.
+int64_t DeltaBytes() {
+  v1::SequenceDelta delta;
+  delta.set_token_ids(std::string(4, 'x'));
+  delta.mutable_logprobs()->set_raw(std::string(4, 'x'));
+  delta.mutable_logprobs()->set_scaled(std::string(4, 'x'));
+  delta.set_weights_digest(std::string(32, 'x'));
+  return static_cast<int64_t>(delta.SpaceUsedLong());
+}
+
 // Prompts of a stream that is never read, with or without a half-close after them.
 class Unread final : public StreamAbuse {
  public:
   Unread(MemberCluster* cluster, int prompts, bool half_close)
       : half_close_(half_close), stub_(NewClient(cluster->member("gateway").address())) {
-    const v1::GenerateRequest request = Request(200, 200, 0);
+    const v1::GenerateRequest request = Request(200, kTokens, 0);
     const auto answer = cluster->client().Generate(request);
     LOCKSTEP_CHECK(answer.ok()) << answer.status();
     item_bytes_ = static_cast<int64_t>(request.ByteSizeLong() + answer->ByteSizeLong());
@@ -73,7 +85,7 @@ class Unread final : public StreamAbuse {
 
   absl::string_view name() const override { return half_close_ ? "half_close" : "unread_prompts"; }
   int64_t bytes_max() const override {
-    return kStreamSlots * kHeldTimes * item_bytes_ + kTransportBytes;
+    return kStreamSlots * (kHeldTimes * item_bytes_ + kTokens * DeltaBytes()) + kTransportBytes;
   }
   absl::Status Stop() override {
     if (!writer_.joinable()) return absl::OkStatus();
@@ -95,6 +107,8 @@ class Unread final : public StreamAbuse {
   }
 
  private:
+  static constexpr int64_t kTokens = 200;
+
   const bool half_close_;
   const std::unique_ptr<v1::RolloutService::Stub> stub_;
   int64_t item_bytes_ = 0;

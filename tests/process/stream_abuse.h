@@ -19,7 +19,8 @@ class StreamAbuse {
   virtual absl::string_view name() const = 0;
   // Bytes that the limits of the configuration let one service hold because of it. Each limit
   // counts results; each result is held up to three times (ledger, message, kept answer), in
-  // buffers that grow by doubling; what the transport holds on its way comes on top.
+  // buffers that grow by doubling; what is on its way, in services as deltas of a token each and in
+  // the transport, comes on top.
   virtual int64_t bytes_max() const = 0;
   // How it ended for the client that did it, once it has been stopped.
   virtual absl::Status Stop() = 0;
