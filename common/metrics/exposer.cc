@@ -41,7 +41,6 @@ std::unique_ptr<BoundedServer> MakeServer(const Exposer::Options& options,
   SSL_CTX* context = nullptr;
   if (options.identify) {
     context = SSL_CTX_new(TLS_server_method());
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     options.identify(context);
   }
   auto server = std::make_unique<BoundedServer>(context, kConnectionMax);

@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::rpc {
@@ -31,11 +29,7 @@ HttpsIdentity::HttpsIdentity(Private, TlsFiles files, const base::Clock* clock)
 absl::StatusOr<std::shared_ptr<const HttpsIdentity::Pair>> HttpsIdentity::Read() const {
   auto pair = std::make_shared<Pair>();
   LOCKSTEP_ASSIGN_OR_RETURN(pair->chain, ReadCertificates(files_.certificate));
-  LOCKSTEP_ASSIGN_OR_RETURN(pair->key, ReadKey(files_.key));
-  if (X509_check_private_key(pair->chain[0].get(), pair->key.get()) != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(files_.key, ": is the key of another certificate"));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(pair->key, ReadKeyOf(pair->chain[0].get(), files_.key));
   return pair;
 }
 

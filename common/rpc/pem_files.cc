@@ -68,6 +68,14 @@ absl::StatusOr<Key> ReadKey(const std::string& path) {
   return key;
 }
 
+absl::StatusOr<Key> ReadKeyOf(X509* certificate, const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Key key, ReadKey(path));
+  const bool belongs = X509_check_private_key(certificate, key.get()) == 1;
+  ERR_clear_error();
+  if (!belongs) return Bad(path, "is the key of another certificate");
+  return key;
+}
+
 absl::Status CheckDates(const std::string& path, const std::vector<Certificate>& certificates) {
   const absl::Time now = absl::Now();
   for (const Certificate& certificate : certificates) {

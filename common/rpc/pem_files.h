@@ -16,6 +16,9 @@ absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& pat
 // The key of a file in PEM form, which has no password.
 absl::StatusOr<Key> ReadKey(const std::string& path);
 
+// The same, of the key that belongs to a certificate.
+absl::StatusOr<Key> ReadKeyOf(X509* certificate, const std::string& path);
+
 // Whether each of a file's certificates has begun and is not over.
 absl::Status CheckDates(const std::string& path, const std::vector<Certificate>& certificates);
 // When the first of them ends.

@@ -41,11 +41,7 @@ absl::Status Check(const TlsFiles& files) {
   LOCKSTEP_RETURN_IF_ERROR(CheckDates(files.certificate, chain));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckPurpose(files.certificate, chain[0].get(), X509_PURPOSE_SSL_CLIENT, "clients"));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Key key, ReadKey(files.key));
-  if (X509_check_private_key(chain[0].get(), key.get()) != 1) {
-    return Bad(files.key, "is the key of another certificate");
-  }
-  return absl::OkStatus();
+  return ReadKeyOf(chain[0].get(), files.key).status();
 }
 
 }  // namespace

@@ -42,6 +42,18 @@ rpc::ServerOptions ServiceBase::ServerOptions(std::vector<rpc::AccessRule> acces
   return options;
 }
 
+absl::StatusOr<std::unique_ptr<rpc::BearerTokens>> ServiceBase::ReadTokens(
+    const std::string& directory, std::vector<std::string> roles) const {
+  return rpc::BearerTokens::Create({.directory = directory,
+                                    .roles = std::move(roles),
+                                    .reload = settings_.reload,
+                                    .on_error =
+                                        [logger = logger_](const absl::Status& error) {
+                                          logger.Error("tokens_unread", {{"error", error}});
+                                        }},
+                                   &clock_);
+}
+
 absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::Security& security) {
   LOCKSTEP_RETURN_IF_ERROR(security.CheckServes(name));
   certificates_.emplace(&registry_);
@@ -66,16 +78,7 @@ absl::Status ServiceBase::ExposeMetrics() {
     options.identify = [this](ssl_ctx_st* context) { identity_->Install(context); };
   }
   if (!settings_.metrics_tokens_dir.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        scrapers_,
-        rpc::BearerTokens::Create({.directory = settings_.metrics_tokens_dir,
-                                   .roles = {"scraper"},
-                                   .reload = settings_.reload,
-                                   .on_error =
-                                       [this](const absl::Status& error) {
-                                         logger_.Error("tokens_unread", {{"error", error}});
-                                       }},
-                                  &clock_));
+    LOCKSTEP_ASSIGN_OR_RETURN(scrapers_, ReadTokens(settings_.metrics_tokens_dir, {"scraper"}));
     options.admits = [this](const std::string& token) { return !scrapers_->RoleOf(token).empty(); };
   }
   LOCKSTEP_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(options, registry_));

@@ -40,6 +40,9 @@ class ServiceBase {
   // For the role's server, which those may call that `access` names. Of calls that it refuses the
   // log says so now and then.
   rpc::ServerOptions ServerOptions(std::vector<rpc::AccessRule> access) const;
+  // Tokens of these roles, looked at again as often as all files; a look that fails is logged.
+  absl::StatusOr<std::unique_ptr<rpc::BearerTokens>> ReadTokens(
+      const std::string& directory, std::vector<std::string> roles) const;
   // Where metrics are served, host:port or https://host:port; empty without an endpoint.
   std::string metrics_address() const;
 

@@ -48,16 +48,8 @@ absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options
     log(method, why);
   };
   if (options.tokens_dir.empty()) return server;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      server.tokens,
-      rpc::BearerTokens::Create({.directory = options.tokens_dir,
-                                 .roles = {kTrainer, kOperator},
-                                 .reload = options.server.reload,
-                                 .on_error =
-                                     [logger = base.logger()](const absl::Status& error) {
-                                       logger.Error("tokens_unread", {{"error", error}});
-                                     }},
-                                base.clock()));
+  LOCKSTEP_ASSIGN_OR_RETURN(server.tokens,
+                            base.ReadTokens(options.tokens_dir, {kTrainer, kOperator}));
   server.client_certificates = rpc::ClientCertificates::kOptional;
   return server;
 }

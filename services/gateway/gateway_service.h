@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "common/rpc/parsing_service.h"
@@ -32,69 +33,27 @@ class GatewayService final : public rpc::ParsingService<v1::RolloutService::Call
   };
   GatewayService(const GatewayOptions& options, Parts parts);
 
-  grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
-                                     const v1::GenerateRequest* request,
-                                     v1::GenerateResponse* response) override;
-  grpc::ServerWriteReactor<v1::GenerateDelta>* GenerateStream(
-      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
-  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
-                                  const v1::ScoreRequest* request,
-                                  v1::ScoreResponse* response) override;
-  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
-                                  const v1::AbortRequest* request,
-                                  v1::AbortResponse* response) override;
-  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
-                                  const v1::PauseRequest* request,
-                                  v1::PauseResponse* response) override;
-  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
-                                   const v1::ResumeRequest* request,
-                                   v1::ResumeResponse* response) override;
-  grpc::ServerUnaryReactor* GetState(grpc::CallbackServerContext* context,
-                                     const v1::GetStateRequest* request,
-                                     v1::GetStateResponse* response) override;
-  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
-                                       const v1::FlushCacheRequest* request,
-                                       v1::FlushCacheResponse* response) override;
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const v1::TokenizeRequest* request,
-                                     v1::TokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const v1::DetokenizeRequest* request,
-                                       v1::DetokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* Estimate(grpc::CallbackServerContext* context,
-                                     const v1::EstimateRequest* request,
-                                     v1::EstimateResponse* response) override;
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest* request,
-                                          v1::GetServerInfoResponse* response) override;
-
+  // Refuses at once, so that it needs no message.
   grpc::ServerReadReactor<v1::UpdateWeightsRequest>* UpdateWeights(
       grpc::CallbackServerContext* context, v1::UpdateWeightsResponse* response) override;
-  grpc::ServerUnaryReactor* GetWeights(grpc::CallbackServerContext* context,
-                                       const v1::GetWeightsRequest* request,
-                                       v1::GetWeightsResponse* response) override;
-  grpc::ServerUnaryReactor* SetWeightVersion(grpc::CallbackServerContext* context,
-                                             const v1::SetWeightVersionRequest* request,
-                                             v1::SetWeightVersionResponse* response) override;
-  grpc::ServerUnaryReactor* ReleaseMemory(grpc::CallbackServerContext* context,
-                                          const v1::ReleaseMemoryRequest* request,
-                                          v1::ReleaseMemoryResponse* response) override;
-  grpc::ServerUnaryReactor* ResumeMemory(grpc::CallbackServerContext* context,
-                                         const v1::ResumeMemoryRequest* request,
-                                         v1::ResumeMemoryResponse* response) override;
-  grpc::ServerUnaryReactor* Replay(grpc::CallbackServerContext* context,
-                                   const v1::ReplayRequest* request,
-                                   v1::ReplayResponse* response) override;
 
  private:
-  // Every method that takes one request takes it by the function of its name.
   void ServeGeneration();
-  void ServeTheRest();
+  void ServeRelays();
+  void ServeAnswers();
+  void RefuseTheRest();
+  // Answered here, at once, by `function`.
   template <typename Request, typename Response>
-  void Serve(absl::string_view method,
-             grpc::ServerUnaryReactor* (GatewayService::*start)(grpc::CallbackServerContext*,
-                                                                const Request*, Response*),
-             OnUnparsed on_unparsed = nullptr);
+  void ServeAnswer(absl::string_view method,
+                   std::function<absl::StatusOr<Response>(const Request&)> function);
+  // Answered by the scheduler.
+  template <typename Request, typename Response>
+  void ServeRelay(absl::string_view method,
+                  typename RelayHandler<Request, Response>::Method relayed,
+                  std::function<typename RelayHandler<Request, Response>::OnAnswer(const Request&)>
+                      on_call = nullptr);
+  template <typename Request, typename Response>
+  void Refuse(const char* method);
 
   const absl::Duration default_deadline_;
   const GenerateManyHandler::Limits many_limits_;

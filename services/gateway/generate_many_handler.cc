@@ -390,7 +390,7 @@ void GenerateManyHandler::LeaveItems(const absl::Status& status) {
   for (auto& [id, item] : items) {
     if (item.generation == nullptr) continue;  // It is being started, and left after that.
     item.generation->Unsubscribe(item.observer);
-    starter_->meter().Count(starter_->meter().EndOf(item.arrival, status));
+    starter_->meter().Count(item.arrival, status);
   }
 }
 

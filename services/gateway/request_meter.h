@@ -18,7 +18,7 @@ struct RequestEnd {
 // answer. Thread-safe; copies count into the same metrics.
 //
 //   const RequestMeter::Arrival arrival = meter.Arrive(scope().deadline);
-//   meter.Count(meter.EndOf(arrival, status));  // once
+//   meter.Count(arrival, status);  // once
 class RequestMeter {
  public:
   struct Arrival {
@@ -34,6 +34,9 @@ class RequestMeter {
   // up for that, and its own call ended with DEADLINE_EXCEEDED.
   RequestEnd EndOf(const Arrival& arrival, const absl::Status& status) const;
   void Count(const RequestEnd& end) const;
+  void Count(const Arrival& arrival, const absl::Status& status) const {
+    Count(EndOf(arrival, status));
+  }
 
  private:
   const base::Clock* const clock_;
