@@ -76,26 +76,10 @@ TEST_F(PeerGroupTest, AllReduceIsTheTreeOverRanksForEverySizeAndRepeatsItself) {
 // By an exchange, and where an inbox is too small for it in two meetings.
 TEST_F(PeerGroupTest, AllReduceIsTheTreeForMessagesOfEveryNumberOfTokens) {
   constexpr size_t kAll = size_t{8192} * 4096;
-  const std::vector<std::vector<float>> parts = {Part(0, 1 << 20), Part(1, 1 << 20)};
-  std::vector<float> expected(parts[0].size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    expected[i] = kernels::TreeSum(std::vector<float>{parts[0][i], parts[1][i]});
-  }
+  const TwoParts two(Part(0, 1 << 20), Part(1, 1 << 20));
   const auto group = PeersOf(2);
-  OnPeers(group.get(), {.bytes = kAll * sizeof(float)}, [&](PeerEnd* end, cudaStream_t stream) {
-    const std::vector<float>& part = parts[static_cast<size_t>(end->rank())];
-    const DeviceArray<float> x(kAll);
-    for (size_t at = 0; at < kAll; at += part.size()) CopyToDevice(part, x.data() + at);
-    DeviceArray<float> y(kAll);
-    for (const int tokens : BorderTokens()) {
-      const size_t count = static_cast<size_t>(tokens) * 4096;
-      y.Poison();
-      end->AllReduce(x.data(), count, y.data());
-      Must(cudaStreamSynchronize(stream));
-      EXPECT_EQ(DifferingFromRepeated(CopyFromDevice(y.data(), count), expected), 0)
-          << tokens << " tokens, rank " << end->rank();
-    }
-  });
+  OnPeers(group.get(), {.bytes = kAll * sizeof(float)},
+          [&](PeerEnd* end, cudaStream_t stream) { ExpectSumsAtBorders(two, end, stream); });
   EXPECT_TRUE(group->status().ok()) << group->status();
 }
 

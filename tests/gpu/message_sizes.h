@@ -1,7 +1,15 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
+#include <utility>
 #include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/order/tree.h"
+#include "tests/gpu/device_array.h"
+#include "tests/gpu/gpu_test.h"
 
 // Messages of all-reduces, from one token to a prefill chunk.
 namespace lockstep::testing {
@@ -25,6 +33,36 @@ inline size_t DifferingFromRepeated(const std::vector<float>& sums,
     differing += sums[i] != expected[i % expected.size()] ? 1 : 0;
   }
   return differing;
+}
+
+// Two ranks' parts, which stand one after the other in their messages, and the tree's sums of them.
+struct TwoParts {
+  TwoParts(std::vector<float> of_first, std::vector<float> of_second)
+      : parts{std::move(of_first), std::move(of_second)}, sums(parts[0].size()) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = kernels::TreeSum(std::vector<float>{parts[0][i], parts[1][i]});
+    }
+  }
+  std::vector<float> parts[2];
+  std::vector<float> sums;
+};
+
+// All-reduces of one rank at every border give the sums.
+template <typename End>
+void ExpectSumsAtBorders(const TwoParts& two, End* end, cudaStream_t stream) {
+  constexpr size_t kElementsMax = size_t{8192} * 4096;
+  const std::vector<float>& part = two.parts[end->rank()];
+  const DeviceArray<float> x(kElementsMax);
+  for (size_t at = 0; at < kElementsMax; at += part.size()) CopyToDevice(part, x.data() + at);
+  DeviceArray<float> y(kElementsMax);
+  for (const int tokens : BorderTokens()) {
+    const size_t count = static_cast<size_t>(tokens) * 4096;
+    y.Poison();
+    end->AllReduce(x.data(), count, y.data());
+    Must(cudaStreamSynchronize(stream));
+    EXPECT_EQ(DifferingFromRepeated(CopyFromDevice(y.data(), count), two.sums), 0)
+        << tokens << " tokens, rank " << end->rank();
+  }
 }
 
 }  // namespace lockstep::testing

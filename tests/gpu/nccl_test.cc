@@ -6,7 +6,6 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/collective/nccl_group.h"
 #include "kernels/cuda/runtime/stream.h"
-#include "kernels/order/tree.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/message_sizes.h"
@@ -54,26 +53,10 @@ void OnRanks(CollectiveGroup* group,
 }
 
 TEST_F(NcclGroupTest, AllReduceIsTheTreeOverRanksForEverySize) {
-  const std::vector<std::vector<float>> parts = {WideData(1, 1 << 20), WideData(2, 1 << 20)};
-  std::vector<float> expected(parts[0].size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    expected[i] = kernels::TreeSum(std::vector<float>{parts[0][i], parts[1][i]});
-  }
+  const TwoParts two(WideData(1, 1 << 20), WideData(2, 1 << 20));
   const auto group = kernels::cuda::CreateNcclGroup({0, 1}).value();
-  OnRanks(group.get(), [&](NcclEnd* end, cudaStream_t stream) {
-    const std::vector<float>& part = parts[static_cast<size_t>(end->rank())];
-    const DeviceArray<float> x(kElementsMax);
-    for (size_t at = 0; at < kElementsMax; at += part.size()) CopyToDevice(part, x.data() + at);
-    DeviceArray<float> y(kElementsMax);
-    for (const int tokens : BorderTokens()) {
-      const size_t count = static_cast<size_t>(tokens) * 4096;
-      y.Poison();
-      end->AllReduce(x.data(), count, y.data());
-      Must(cudaStreamSynchronize(stream));
-      EXPECT_EQ(DifferingFromRepeated(CopyFromDevice(y.data(), count), expected), 0)
-          << tokens << " tokens, rank " << end->rank();
-    }
-  });
+  OnRanks(group.get(),
+          [&](NcclEnd* end, cudaStream_t stream) { ExpectSumsAtBorders(two, end, stream); });
 }
 
 TEST_F(NcclGroupTest, AllGatherPutsUnequalSharesSideBySide) {

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/cli/wait_until.h"
+#include "tests/process/lossless_load.h"
 #include "tests/process/member_cluster.h"
 #include "tests/process/stream_record.h"
 #include "tests/support/checkpoint_writer.h"
@@ -22,7 +22,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr char kModel[] = "deploy/demo-model";
 constexpr char kGenerated[] = "lockstep_worker_generated_tokens_total";
@@ -52,20 +51,6 @@ class FenceTest : public ::testing::Test {
     return cli::WaitUntil([&] { return load_->tokens() >= until; }, kPatience);
   }
 
-  // Ends the load and looks at what it saw.
-  void CheckAll() {
-    const StreamLoad::Result result = load_->Finish();
-    std::printf("%d answers, %d resumptions, longest gap %s\n", static_cast<int>(result.answers),
-                static_cast<int>(result.resumptions), absl::FormatDuration(result.gap_max).c_str());
-    RecordProperty("answers", static_cast<int>(result.answers));
-    RecordProperty("gap_max_ms", static_cast<int>(absl::ToInt64Milliseconds(result.gap_max)));
-    EXPECT_THAT(result.failures, IsEmpty());
-    EXPECT_GE(result.resumptions, 1);
-    EXPECT_LE(result.gap_max, cluster_->lease() + absl::Seconds(1));
-    EXPECT_EQ(cluster_->Metric("router", "lockstep_router_bit_mismatches_total"), 0);
-    EXPECT_EQ(cluster_->Metric("gateway", "lockstep_gateway_bit_mismatches_total"), 0);
-  }
-
   std::unique_ptr<MemberCluster> cluster_;
   std::unique_ptr<StreamLoad> load_;
 };
@@ -83,7 +68,7 @@ TEST_F(FenceTest, AWorkerStoppedPastItsLeaseComesBackAsAnotherLife) {
   ASSERT_TRUE(cluster_->WaitForNewLife("worker-0", life));
   ASSERT_TRUE(GeneratesOn("worker-0"));
   ASSERT_TRUE(WaitForTokens(500));
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
   EXPECT_THAT(cluster_->Log("worker-0"), HasSubstr("lease_lost"));
 }
 
@@ -121,7 +106,7 @@ TEST_F(FenceTest, AForeignWorkerOnADeadOnesPortIsNeverUsedWhileAStalledOneComesB
   ASSERT_TRUE(cluster_->WaitForNewLife("worker-0", life));
   ASSERT_TRUE(GeneratesOn("worker-0"));
   ASSERT_TRUE(WaitForTokens(1000));
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
 
   EXPECT_EQ(cluster_->IncarnationOf("worker-1"), 0u);
   for (const char* metric :

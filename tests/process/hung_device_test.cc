@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/cli/wait_until.h"
+#include "tests/process/lossless_load.h"
 #include "tests/process/member_cluster.h"
 #include "tests/process/stream_record.h"
 
@@ -17,7 +18,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
@@ -41,13 +41,6 @@ class HungDeviceTest : public ::testing::Test {
   bool WaitForEnd() {
     return cli::WaitUntil([&] { return cluster_->Ended("worker-0").has_value(); }, kPatience);
   }
-  void CheckAll() {
-    const StreamLoad::Result result = load_->Finish();
-    EXPECT_THAT(result.failures, IsEmpty());
-    EXPECT_GE(result.resumptions, 1);
-    EXPECT_LE(result.gap_max, cluster_->lease() + absl::Seconds(1));
-    EXPECT_EQ(cluster_->Metric("router", "lockstep_router_bit_mismatches_total"), 0);
-  }
 
   std::unique_ptr<MemberCluster> cluster_;
   std::unique_ptr<StreamLoad> load_;
@@ -59,7 +52,7 @@ TEST_F(HungDeviceTest, ItsProcessEndsByItselfAfterItsLease) {
   EXPECT_THAT(cluster_->Log("worker-0"),
               AllOf(HasSubstr("lease_lost"), HasSubstr("engine_hung"),
                     HasSubstr("the engine has made no progress for 4s")));
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
 }
 
 // Well before a drain has to end.
@@ -68,7 +61,7 @@ TEST_F(HungDeviceTest, ItsProcessEndsWhenItIsToldToToo) {
   ASSERT_TRUE(WaitForEnd()) << cluster_->Log("worker-0");
   EXPECT_EQ(cluster_->Ended("worker-0"), "exit code 1");
   EXPECT_THAT(cluster_->Log("worker-0"), AllOf(HasSubstr("draining"), HasSubstr("engine_hung")));
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Packets that are dropped. A wire of the test's own lies between one worker and the router, and
 // between that worker and the scheduler. Goal: its sequences go on elsewhere with the bits of the
 // quiet run, within a lease and a second, and a healed wire brings the worker back.
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/cli/wait_until.h"
+#include "tests/process/lossless_load.h"
 #include "tests/process/member_cluster.h"
 #include "tests/process/stream_record.h"
 #include "tests/support/tcp_proxy.h"
@@ -18,7 +18,6 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr char kVictim[] = "worker-0";
 constexpr char kGenerated[] = "lockstep_worker_generated_tokens_total";
@@ -69,18 +68,6 @@ class PartitionTest : public ::testing::Test {
     return cli::WaitUntil([&] { return Moves() >= 1; }, kPatience);
   }
 
-  // Ends the load and looks at what it saw.
-  void CheckAll() {
-    const StreamLoad::Result result = load_->Finish();
-    std::printf("%d answers, %d resumptions, longest gap %s\n", static_cast<int>(result.answers),
-                static_cast<int>(result.resumptions), absl::FormatDuration(result.gap_max).c_str());
-    RecordProperty("gap_max_ms", static_cast<int>(absl::ToInt64Milliseconds(result.gap_max)));
-    EXPECT_THAT(result.failures, IsEmpty());
-    EXPECT_GE(result.resumptions, 1);
-    EXPECT_LE(result.gap_max, cluster_->lease() + absl::Seconds(1));
-    EXPECT_EQ(cluster_->Metric("router", "lockstep_router_bit_mismatches_total"), 0);
-  }
-
   std::unique_ptr<TcpProxy> to_worker_;
   std::unique_ptr<TcpProxy> to_scheduler_;
   std::unique_ptr<MemberCluster> cluster_;
@@ -94,7 +81,7 @@ TEST_F(PartitionTest, AWorkerThatTheSchedulerCannotHearLosesItsSequences) {
   to_scheduler_->SetBlackHole(false);
   ASSERT_TRUE(cluster_->WaitForNewLife(kVictim, life_));
   ASSERT_TRUE(VictimGenerates());
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
   EXPECT_THAT(cluster_->Log(kVictim), HasSubstr("lease_lost"));
 }
 
@@ -106,7 +93,7 @@ TEST_F(PartitionTest, AWorkerThatTheRouterCannotHearLosesItsSequences) {
   ASSERT_TRUE(cli::WaitUntil([&] { return load_->tokens() > tokens + 8000; }, kPatience));
   to_worker_->SetBlackHole(false);
   ASSERT_TRUE(VictimGenerates());
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
   // It could renew its lease all the time, so it is the same life that came back.
   EXPECT_EQ(cluster_->IncarnationOf(kVictim), life_);
 }
@@ -115,7 +102,7 @@ TEST_F(PartitionTest, ACutConnectionMovesSequencesAtOnce) {
   to_worker_->Cut();
   ASSERT_TRUE(WaitForMoves());
   ASSERT_TRUE(VictimGenerates());
-  CheckAll();
+  ExpectLossless(load_.get(), *cluster_);
   EXPECT_EQ(cluster_->IncarnationOf(kVictim), life_);
 }
 
