@@ -61,7 +61,11 @@ float AttentionScale(int head_dim) {
   return static_cast<float>(kLog2E / std::sqrt(static_cast<double>(head_dim)));
 }
 
-int TilesMax(int rows, int sequences, int tile_tokens) { return rows / tile_tokens + sequences; }
+int TilesMax(int rows, int sequences, int tile_tokens) {
+  const int tiles_of_page = (kPageTokens + tile_tokens - 1) / tile_tokens;
+  // Pages that a sequence begins or ends inside cost one tile each beyond their part of a page's.
+  return rows * tiles_of_page / kPageTokens + 2 * std::min(sequences, rows);
+}
 
 size_t AttentionWorkspaceBytes(const AttentionLimits& limits) {
   Parts parts(nullptr);

@@ -31,7 +31,9 @@ struct alignas(32) AttentionUnit {
   int32_t run;        // Splits of the unit: 1, or `splits`.
 };
 
-// Consecutive rows of a sequence that has many: the unit of prefill, per KV head.
+// Consecutive rows of a sequence that has many, all in one page of KV: the unit of prefill, per KV
+// head. An infinite or NaN value reaches the earlier rows of its tile (0 x NaN), and a cached page
+// is known by the tokens that it holds: no later one may change what it holds.
 struct alignas(16) AttentionTile {
   int32_t sequence;
   int32_t row_begin;

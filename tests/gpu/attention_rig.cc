@@ -52,7 +52,7 @@ AttentionRig::AttentionRig(const RigOptions& options)
 }
 
 AttentionRig::SequenceKey AttentionRig::KeyOf(const Chunk& chunk) {
-  return {chunk.stream, std::bit_cast<uint32_t>(chunk.fill)};
+  return {chunk.stream, std::bit_cast<uint32_t>(chunk.fill), chunk.nan_from};
 }
 
 const AttentionRig::Sequence& AttentionRig::SequenceOf(const Chunk& chunk) const {
@@ -66,6 +66,13 @@ const AttentionRig::Sequence& AttentionRig::SequenceOf(const Chunk& chunk) const
       .keys = Values(stream + 1, kv, 1, chunk.fill),
       .values = Values(stream + 2, kv, 1, chunk.fill)};
   if (options_.cancel_period > 0) Cancel(sequence);
+  if (chunk.nan_from > 0) {
+    for (auto* values : {&sequence.queries, &sequence.keys, &sequence.values}) {
+      const size_t width = values->size() / Size(options_.positions);
+      std::fill(values->begin() + static_cast<ptrdiff_t>(width * Size(chunk.nan_from)),
+                values->end(), kNan);
+    }
+  }
   return sequences_.emplace(key, std::move(sequence)).first->second;
 }
 

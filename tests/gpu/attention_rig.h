@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct Chunk {
   uint32_t stream = 0;  // Which sequence.
   int begin = 0;
   int end = 0;
-  float fill = 0;  // When not 0, every value of the sequence: a hostile neighbour.
+  float fill = 0;    // When not 0, every value of the sequence: a hostile neighbour.
+  int nan_from = 0;  // When not 0, the first position of which all is NaN, as of those behind it.
 };
 
 // The schedule's path is the rig's.
@@ -77,7 +79,7 @@ class AttentionRig {
   };
 
   // By which sequences are told apart: NaN equals nothing, so its bits stand for it.
-  using SequenceKey = std::pair<uint32_t, uint32_t>;  // Stream, bits of fill.
+  using SequenceKey = std::tuple<uint32_t, uint32_t, int>;  // Stream, bits of fill, nan_from.
   static SequenceKey KeyOf(const Chunk& chunk);
 
   const Sequence& SequenceOf(const Chunk& chunk) const;

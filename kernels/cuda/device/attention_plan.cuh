@@ -69,6 +69,20 @@ __device__ __forceinline__ int UnitsOf(const UnitChoice& choice, int kv_length, 
   return splits == 2 && kv_length - split <= choice.tail_tokens_max ? 1 : splits;
 }
 
+// Rows of the tile that begins `done` rows behind a sequence's first one.
+__device__ __forceinline__ int TileRows(int first_position, int rows, int done, int tile_tokens) {
+  const int rest_of_page = kPageTokens - (first_position + done) % kPageTokens;
+  return min(tile_tokens, min(rest_of_page, rows - done));
+}
+
+__device__ __forceinline__ int TilesOfRows(int first_position, int rows, int tile_tokens) {
+  int tiles = 0;
+  for (int done = 0; done < rows; ++tiles) {
+    done += TileRows(first_position, rows, done, tile_tokens);
+  }
+  return tiles;
+}
+
 __global__ void __launch_bounds__(kPlanThreads)
     AttentionPlanKernel(const __grid_constant__ AttentionParameters p, UnitChoice choice) {
   const AttentionWorkspace& to = p.workspace;
@@ -85,16 +99,19 @@ __global__ void __launch_bounds__(kPlanThreads)
     const bool exists = sequence < p.sequences;
     const int row_begin = exists ? p.query_start[sequence] : 0;
     const int rows = exists ? p.query_start[sequence + 1] - row_begin : 0;
-    const int kv_length = rows > 0 ? p.positions[row_begin + rows - 1] + 1 : 0;
+    const int first_position = rows > 0 ? p.positions[row_begin] : 0;
+    const int kv_length = first_position + rows;
     const int splits = (kv_length + p.split_kv_size - 1) / p.split_kv_size;
-    const bool few = rows * p.group <= choice.rows_max;
+    // Like a tile, a unit stays in one page.
+    const bool few = rows * p.group <= choice.rows_max &&
+                     (rows <= 1 || first_position % kPageTokens + rows <= kPageTokens);
     PlanCounts mine = {0, 0, 0};
     if (few) {
       mine.units = UnitsOf(choice, kv_length, p.split_kv_size);
       // What one unit computes alone is never partial.
       mine.partial_rows = mine.units > 1 ? mine.units * rows * p.group : 0;
     } else {
-      mine.tiles = (rows + p.tile_tokens - 1) / p.tile_tokens;
+      mine.tiles = TilesOfRows(first_position, rows, p.tile_tokens);
     }
     PlanCounts total;
     const PlanCounts at = carried + CountsBefore(mine, total);
@@ -104,11 +121,11 @@ __global__ void __launch_bounds__(kPlanThreads)
                                     row_begin, rows,  kv_length, run};
     }
     // Late rows see the most keys and go first.
-    for (int tile = 0; tile < mine.tiles; ++tile) {
-      const int begin = (mine.tiles - 1 - tile) * p.tile_tokens;
-      const int count = min(p.tile_tokens, rows - begin);
-      to.tiles[at.tiles + tile] = {sequence, row_begin + begin, count,
-                                   p.positions[row_begin + begin + count - 1] + 1};
+    for (int tile = mine.tiles - 1, done = 0; tile >= 0; --tile) {
+      const int count = TileRows(first_position, rows, done, p.tile_tokens);
+      to.tiles[at.tiles + tile] = {sequence, row_begin + done, count,
+                                   first_position + done + count};
+      done += count;
     }
     carried = carried + total;
   }
