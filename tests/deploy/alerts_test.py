@@ -25,6 +25,7 @@ import unittest
 import yaml
 
 import processes
+import records
 import stubs
 from members import Members
 from processes import Alertmanager, Prometheus
@@ -292,18 +293,20 @@ class AlertsTest(unittest.TestCase):
             self.rules.append(folder / path.name)
             self.rules[-1].write_text(faster(path.read_text(encoding="utf-8")), encoding="utf-8")
 
-    def seconds_until(self, condition, what):
-        began = time.monotonic()
+    def seconds_from(self, began, condition, what):
+        """Seconds from `began` until `condition` holds for what is active."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition(self.alertmanager.active()):
-            if time.monotonic() > began + PATIENCE_SECONDS:
+            if time.monotonic() > deadline:
                 self.fail(f"{what}; active: {sorted(self.alertmanager.active())}")
             threading.Event().wait(0.1)
-        return time.monotonic() - began
+        return round(time.monotonic() - began, 1)
 
     def test_each_fires_when_provoked_and_ends_with_its_cause(self):
-        every = {rule["alert"] for group in yaml.safe_load(RULES[1].read_text())["groups"]
+        every = {rule["alert"]: rule.get("for")
+                 for group in yaml.safe_load(self.rules[1].read_text())["groups"]
                  for rule in group["rules"]}
-        self.assertEqual({name for names, _ in SCENES for name in names}, every - NOT_HERE)
+        self.assertEqual({name for names, _ in SCENES for name in names}, set(every) - NOT_HERE)
         members = self.enterContext(Members(LOCKSTEP))
         self.alertmanager = self.enterContext(Alertmanager())
         targets = [one.metrics for one in members.by_name.values() if one.name != "stranger"]
@@ -318,16 +321,20 @@ class AlertsTest(unittest.TestCase):
         for names, provoke in SCENES:
             with self.subTest(provoke.__name__):
                 cluster.wait_until_it_answers()
-                self.seconds_until(lambda active: not active, "before anything is provoked")
+                self.seconds_from(time.monotonic(), lambda active: not active,
+                                  "before anything is provoked")
                 with provoke(cluster):
-                    fired = {name: self.seconds_until(lambda active: name in active,
-                                                      f"{name} does not fire") for name in names}
-                ended = {name: self.seconds_until(lambda active: name not in active,
-                                                  f"{name} does not end") for name in names}
+                    caused = time.monotonic()
+                    fired = {name: self.seconds_from(caused, lambda active: name in active,
+                                                     f"{name} does not fire") for name in names}
+                gone = time.monotonic()
+                ended = {name: self.seconds_from(gone, lambda active: name not in active,
+                                                 f"{name} does not end") for name in names}
                 for name in names:
-                    print(f"{name}: {provoke.__name__}: fired, after {fired[name]:.1f} s more; "
-                          f"ended, after {ended[name]:.1f} s more", file=sys.stderr)
+                    records.measured(name, {
+                        "cause": provoke.__name__, "for": every[name],
+                        "fired_seconds": fired[name], "ended_seconds": ended[name]})
 
 
 if __name__ == "__main__":
-    unittest.main()
+    records.main()

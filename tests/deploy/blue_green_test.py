@@ -6,7 +6,6 @@ Usage: tests/deploy/blue_green_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
 import concurrent.futures
-import sys
 
 import pod_cases
 from pod_cases import LENGTHS, Load, generate
@@ -54,7 +53,7 @@ class BlueGreenTest(pod_cases.PodsCase):
             # Nobody needs the rest of blue any more.
             self.end_all({name: running for name, running in blue.items() if name != "gateway"})
             load.wait_for_more()
-        print(f"{load.answers} answers", file=sys.stderr)
+        load.measured("move")
         self.assertEqual(load.wrong, [])
         self.end_all()
 

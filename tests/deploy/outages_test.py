@@ -5,11 +5,11 @@ in the work, what is lost fails no request, and its successors are admitted in t
 Usage: tests/deploy/outages_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
-import sys
 import time
 
 import pod_cases
 import pods
+import records
 from pod_cases import GATEWAYS, LOCKSTEP, Load
 
 # Within which a pod that has joined has work to do.
@@ -20,6 +20,10 @@ TOLERATION_SECONDS = 10
 LEASE_SECONDS = 3
 # Peers notice a machine that says nothing by their pings, every 20 s with 10 s to answer.
 KEEPALIVE_SECONDS = 30
+
+
+def since(began):
+    return round(time.monotonic() - began, 1)
 
 
 class OutagesTest(pod_cases.PodsCase):
@@ -43,14 +47,15 @@ class OutagesTest(pod_cases.PodsCase):
                     """A new worker generates tokens."""
                     return self.metric_of([pod], "lockstep_worker_generated_tokens_total") > 0
                 self.wait_until(works, USED_SECONDS)
+                records.measured(f"{pod.name}_has_work_seconds", since(ready))
             for pod in joined["gateway"]:
                 def answers(pod=pod):
                     """A new gateway answers."""
                     return self.metric_of([pod], "lockstep_gateway_requests_total") > 0
                 self.wait_until(answers, USED_SECONDS)
-            print(f"all that joined work {time.monotonic() - ready:.1f} s after they were ready",
-                  file=sys.stderr)
+                records.measured(f"{pod.name}_has_work_seconds", since(ready))
             load.wait_for_more()
+        load.measured("growth")
         self.assertEqual(load.wrong, [])
         # One client that keeps its connections.
         gateways = running["gateway"] + joined["gateway"]
@@ -59,7 +64,7 @@ class OutagesTest(pod_cases.PodsCase):
                       "--new_tokens=8", "--repeats=1")
         counts = [self.metric_of([pod], "lockstep_gateway_requests_total") - old
                   for pod, old in zip(gateways, before)]
-        print(f"requests of one client by gateway: {counts}", file=sys.stderr)
+        records.measured("requests_of_one_client_by_gateway", counts)
         self.assertEqual(len(counts), 3)
         self.assertGreaterEqual(min(counts), 0.2 * sum(counts))
         self.end_all()
@@ -90,10 +95,9 @@ class OutagesTest(pod_cases.PodsCase):
                     """A successor takes part."""
                     return self.metric_of([pod], metric) > 0
                 self.wait_until(takes_part, patience - time.monotonic())
-                print(f"{pod.name} works {time.monotonic() - lost:.1f} s after the loss",
-                      file=sys.stderr)
+                records.measured(f"{pod.workload.name}_works_again_seconds", since(lost))
             load.wait_for_more()
-        print(f"{load.answers} answers, longest pause {load.longest_pause:.1f} s", file=sys.stderr)
+        load.measured("loss")
         self.assertEqual(load.wrong, [])
         moved = self.metric_of(running["gateway"], "lockstep_gateway_resubmissions_total")
         self.assertGreater(moved, 0, "nothing was in work on the lost router")

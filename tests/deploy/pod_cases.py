@@ -13,6 +13,7 @@ import unittest
 
 import manifests
 import pods
+import records
 import secrets_of_roles as secrets
 from manifests import KUBERNETES, Cluster, parse, render
 from processes import fetch
@@ -30,15 +31,26 @@ class Load:
     `expected` has the answers that each length may have."""
 
     def __init__(self, expected, target=GATEWAYS):
-        self.answers = 0
+        self.samples = []  # of each answer: new tokens, when it came, how long it took, in s
         self.longest_pause = 0.0  # between two answers, whoever got them
         self.wrong = []
         self.expected = expected
         self._target = target
-        self._last = time.monotonic()
+        self._began = self._last = time.monotonic()
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._threads = [threading.Thread(target=self._ask, args=(length,)) for length in expected]
+
+    @property
+    def answers(self):
+        return len(self.samples)
+
+    def measured(self, name):
+        """Keeps what became of it."""
+        records.measured(f"{name}_answers", self.answers)
+        records.measured(f"{name}_failed", len(self.wrong))
+        records.measured(f"{name}_longest_pause_seconds", round(self.longest_pause, 1))
+        records.measured(f"{name}_tokens_at_took", self.samples)
 
     def __enter__(self):
         for thread in self._threads:
@@ -61,12 +73,13 @@ class Load:
     def _ask(self, length):
         while not self._stop.is_set():
             expected = self.expected[length]
+            asked = time.monotonic()
             code, text = generate(length, self._target, flags=[])
             with self._changed:
                 now = time.monotonic()
                 self.longest_pause = max(self.longest_pause, now - self._last)
                 self._last = now
-                self.answers += 1
+                self.samples.append((length, round(now - self._began, 2), round(now - asked, 2)))
                 if code != 0 or text not in expected:
                     self.wrong.append((code, text[-400:]))
                 self._changed.notify_all()
@@ -195,4 +208,4 @@ def main():
     if REASON is None:
         pods.enter_own_namespaces()
     del sys.argv[1]
-    unittest.main()
+    records.main()

@@ -7,8 +7,6 @@ ready, answers, and is rolled over under load without a request that fails or a 
 Usage: tests/deploy/pods_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
-import sys
-
 import pod_cases
 import secrets_of_roles as secrets
 from pod_cases import Load, generate, reach, wait_for_answer
@@ -24,7 +22,7 @@ class PodsTest(pod_cases.PodsCase):
             for name in ("scheduler", "router", "worker", "gateway"):
                 self.roll(name, running)
                 load.wait_for_more()
-        print(f"{load.answers} answers", file=sys.stderr)
+        load.measured("roll")
         self.assertEqual(load.wrong, [])
         self.end_all()
 

@@ -14,6 +14,7 @@ import threading
 import time
 import unittest
 
+import records
 import secrets_of_roles as secrets
 from processes import PATIENCE_SECONDS, free_ports
 
@@ -77,7 +78,7 @@ class RollTest(unittest.TestCase):
             member.start()
             self.addCleanup(lambda child=member: (child.child.kill(), child.child.wait()))
         self.target = "ipv4:" + ",".join(one.address for one in self.gateways)
-        self.answers, self.wrong = 0, []
+        self.samples, self.wrong = [], []  # new tokens of an answer, and how long it took
         self.stop = threading.Event()
         self.changed = threading.Condition()
 
@@ -96,17 +97,18 @@ class RollTest(unittest.TestCase):
 
     def load(self, length, expected):
         while not self.stop.is_set():
+            asked = time.monotonic()
             answer = self.generate(length)
             with self.changed:
-                self.answers += 1
+                self.samples.append((length, round(time.monotonic() - asked, 2)))
                 if answer != expected:
                     self.wrong.append((length, answer[0], answer[1][-400:]))
                 self.changed.notify_all()
 
     def wait_for_more(self):
         with self.changed:
-            wanted = self.answers + len(LENGTHS)
-            self.assertTrue(self.changed.wait_for(lambda: self.answers >= wanted,
+            wanted = len(self.samples) + len(LENGTHS)
+            self.assertTrue(self.changed.wait_for(lambda: len(self.samples) >= wanted,
                                                   timeout=PATIENCE_SECONDS), "no answers")
 
     def test_restarts_in_turn_fail_no_request_and_move_no_bit(self):
@@ -125,9 +127,12 @@ class RollTest(unittest.TestCase):
             self.stop.set()
             for client in clients:
                 client.join()
-        print(f"{self.answers} answers", file=sys.stderr)
+        records.measured("restarts", ROLLS)
+        records.measured("answers", len(self.samples))
+        records.measured("failed", len(self.wrong))
+        records.measured("tokens_took", self.samples)
         self.assertEqual(self.wrong, [])
 
 
 if __name__ == "__main__":
-    unittest.main()
+    records.main()
