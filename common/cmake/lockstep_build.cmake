@@ -12,8 +12,12 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${LOCKSTEP_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${LOCKSTEP_CCACHE})
+  # Nothing of an object depends on the folder it is built in, so that what one preset (or another
+  # clone) compiled serves each that compiles the same by the same flags.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+               CCACHE_ABSSTDERR=1 ${LOCKSTEP_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()
 find_program(LOCKSTEP_MOLD mold)
 if(LOCKSTEP_MOLD)
