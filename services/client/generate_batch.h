@@ -12,7 +12,8 @@
 namespace lockstep::client {
 
 // Many requests in flight at once from one thread. The next one starts when an earlier one ends.
-// Samples that a draining gateway gave back stay partial. Thread-safe.
+// Each is asked again, and continued, as RolloutClient::Generate() does; once nobody has answered
+// for as long as RolloutClient::Options::retry, what is left is tried once. Thread-safe.
 //
 //   const auto batch = GenerateBatch::Start(cluster, requests, {.in_flight_max = 64});
 //   for (const absl::StatusOr<v1::GenerateResponse>& answer : batch->Wait()) …
@@ -37,16 +38,27 @@ class GenerateBatch : public std::enable_shared_from_this<GenerateBatch> {
   size_t done_count() const;
 
  private:
+  struct Item;
+
   void StartNext();
+  // Makes the next call of a request, and makes it again.
+  void Begin(std::shared_ptr<Item> item);
+  void Send(std::shared_ptr<Item> item);
+  void OnAnswer(std::shared_ptr<Item> item, v1::GenerateResponse answer);
+  void OnFailure(std::shared_ptr<Item> item, const absl::Status& failed);
+  void End(const Item& item, absl::StatusOr<v1::GenerateResponse> answer);
 
   const Options options_;
-  const absl::Duration timeout_;
+  const RolloutClient::Options reach_;
   const std::unique_ptr<v1::RolloutService::Stub> stub_;
   const std::vector<v1::GenerateRequest> requests_;
   mutable base::Mutex mutex_;
   base::CondVar all_done_;
   size_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool answered_ ABSL_GUARDED_BY(mutex_);
+  // When the first of the calls failed that no answer came after.
+  absl::Time lost_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::vector<absl::StatusOr<v1::GenerateResponse>> answers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,6 +1,5 @@
 #include "services/client/rollout_client.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -9,42 +8,18 @@
 #include "common/rpc/channel_pool.h"
 #include "common/rpc/deadline.h"
 #include "common/rpc/status_conversion.h"
-#include "google/protobuf/util/message_differencer.h"
-#include "services/client/arrays.h"
+#include "services/client/retry.h"
 #include "services/client/unreached.h"
+#include "services/client/whole_answer.h"
 
 namespace lockstep::client {
 namespace {
-
-// Between tries of one call.
-constexpr absl::Duration kRetryPauseFirst = absl::Milliseconds(50);
-constexpr absl::Duration kRetryPauseLast = absl::Seconds(1);
-
-// A gateway that drains refuses, and one that ends takes its connections with it; gRPC says
-// CANCELLED of a call that reached it in between, and nobody here cancels.
-bool AnotherMayServe(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-         status.error_code() == grpc::StatusCode::CANCELLED;
-}
 
 void Pause(absl::Duration duration) {
   base::Mutex mutex;
   base::CondVar pause;
   base::MutexLock lock(&mutex);
   pause.WaitFor(&mutex, duration);
-}
-
-// Whether what `sample` of `response` has so far, and what `next` adds to it, are of one contract
-// and the same weights.
-bool BelongTogether(const v1::GenerateResponse& response, const v1::Sample& sample,
-                    const v1::GenerateResponse& next) {
-  if (!google::protobuf::util::MessageDifferencer::Equals(response.fingerprint(),
-                                                          next.fingerprint())) {
-    return false;
-  }
-  const auto& before = sample.receipt().weights_digests();
-  const auto& after = next.samples(0).receipt().weights_digests();
-  return before.empty() || after.empty() || *before.rbegin() == *after.begin();
 }
 
 }  // namespace
@@ -58,10 +33,8 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> RolloutClient::Call(grpc::Status (v1::RolloutService::Stub::*method)(
                                                  grpc::ClientContext*, const Request&, Response*),
                                              const Request& request, absl::Time deadline) {
-  absl::Duration pause = kRetryPauseFirst;
-  const absl::Time begin = absl::Now();
-  absl::Time give_up = absl::InfiniteFuture();
-  for (int count = 1;; ++count) {
+  Retry retry(options_.retry, absl::Now(), deadline);
+  while (true) {
     grpc::ClientContext context;
     rpc::ApplyScope({.deadline = deadline}, &context);
     Response response;
@@ -72,46 +45,24 @@ absl::StatusOr<Response> RolloutClient::Call(grpc::Status (v1::RolloutService::S
     }
     const absl::Status failed = rpc::FromGrpcStatus(status);
     const absl::Time now = absl::Now();
-    give_up = std::min({give_up, now + options_.retry, deadline});
-    if (!AnotherMayServe(status) || now + pause > give_up || CannotHeal(failed)) {
-      return WithAttempts(failed, options_.target, options_.channel,
-                          {.count = count, .time = now - begin});
+    const auto pause =
+        retry.PauseAfter({.status = failed, .now = now, .answered_before = answered()});
+    if (!pause.has_value()) {
+      return WithAttempts(failed, options_.target, options_.channel, retry.attempts(now));
     }
-    Pause(pause);
-    pause = std::min(2 * pause, kRetryPauseLast);
+    Pause(*pause);
   }
-}
-
-bool RolloutClient::CannotHeal(const absl::Status& status) const {
-  return IsSetDifferently(status) && !answered_.load(std::memory_order_relaxed);
 }
 
 absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateRequest& request) {
   const absl::Time deadline = absl::Now() + options_.timeout;
-  while (true) {
+  WholeAnswer answer(&request);
+  for (bool whole = false; !whole;) {
     LOCKSTEP_ASSIGN_OR_RETURN(v1::GenerateResponse response,
-                              Call(&v1::RolloutService::Stub::Generate, request, deadline));
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool whole, Continue(request, deadline, &response));
-    if (whole) return response;
+                              Call(&v1::RolloutService::Stub::Generate, answer.next(), deadline));
+    LOCKSTEP_ASSIGN_OR_RETURN(whole, answer.Take(std::move(response)));
   }
-}
-
-absl::StatusOr<bool> RolloutClient::Continue(const v1::GenerateRequest& request,
-                                             absl::Time deadline, v1::GenerateResponse* response) {
-  for (v1::Sample& sample : *response->mutable_samples()) {
-    while (sample.finish_reason() == v1::FINISH_REASON_PARTIAL) {
-      // The gateway that gave the sample back is about to end, and refuses this; others do not.
-      LOCKSTEP_ASSIGN_OR_RETURN(v1::GenerateResponse next,
-                                Call(&v1::RolloutService::Stub::Generate,
-                                     ContinuationOf(request, *response, sample), deadline));
-      if (next.samples_size() != 1) return absl::InternalError("a continuation has no sample");
-      if (!BelongTogether(*response, sample, next)) return false;
-      v1::Sample* continued = next.mutable_samples(0);
-      continued->mutable_prompt_logprobs()->Swap(sample.mutable_prompt_logprobs());
-      sample.Swap(continued);
-    }
-  }
-  return true;
+  return std::move(answer.response());
 }
 
 absl::Status RolloutClient::GenerateStream(
@@ -148,22 +99,6 @@ absl::StatusOr<v1::FlushCacheResponse> RolloutClient::FlushCache() {
 absl::StatusOr<v1::GetServerInfoResponse> RolloutClient::GetServerInfo() {
   return Call(&v1::RolloutService::Stub::GetServerInfo, v1::GetServerInfoRequest(),
               absl::Now() + options_.timeout);
-}
-
-v1::GenerateRequest ContinuationOf(const v1::GenerateRequest& request,
-                                   const v1::GenerateResponse& response,
-                                   const v1::Sample& partial) {
-  v1::GenerateRequest next = request;
-  next.clear_request_id();
-  next.clear_n();
-  next.set_first_sample_index(partial.index());
-  next.set_exact_seed(partial.sub_seed());
-  // The prompt as it was used, so that text is not tokenised a second time. Its logprobs are in the
-  // first answer already.
-  *next.mutable_prompt_ids()->mutable_ids() = ToIdField(ReadIds(response.prompt_ids()));
-  next.mutable_logprobs()->clear_prompt_from();
-  *next.mutable_generated_ids() = ToIdField(ReadIds(partial.token_ids()));
-  return next;
 }
 
 }  // namespace lockstep::client

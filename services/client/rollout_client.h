@@ -27,8 +27,7 @@ class RolloutClient {
     std::string target;  // host:port of a gateway, or a gRPC name.
     // For each call, the continuation of partial samples included.
     absl::Duration timeout = absl::Minutes(10);
-    // For so long a unary call that found no gateway, or lost it, is made again. All of them may
-    // be: nothing of a lost answer was seen, and the same request gives the same bits. TLS that
+    // For so long a unary call that found no gateway, or lost it, is made again (retry.h). TLS that
     // cannot come about (unreached.h) ends the call at once, unless a gateway answered this client
     // before: then its settings are right, and another address may serve.
     absl::Duration retry = absl::Seconds(5);
@@ -51,7 +50,9 @@ class RolloutClient {
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo();
 
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  absl::Duration timeout() const { return options_.timeout; }
+  const Options& options() const { return options_; }
+  // Whether any call was answered.
+  bool answered() const { return answered_.load(std::memory_order_relaxed); }
 
  private:
   // Makes one unary call, again where Options::retry says so.
@@ -59,20 +60,11 @@ class RolloutClient {
   absl::StatusOr<Response> Call(grpc::Status (v1::RolloutService::Stub::*method)(
                                     grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, absl::Time deadline);
-  // Whether a call that failed so would fail so again.
-  bool CannotHeal(const absl::Status& status) const;
-  // False when what continues a sample would not belong to it.
-  absl::StatusOr<bool> Continue(const v1::GenerateRequest& request, absl::Time deadline,
-                                v1::GenerateResponse* response);
 
   const Options options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RolloutService::Stub> stub_;
   std::atomic<bool> answered_ = false;
 };
-
-// The request that continues one partial sample of `response`.
-v1::GenerateRequest ContinuationOf(const v1::GenerateRequest& request,
-                                   const v1::GenerateResponse& response, const v1::Sample& partial);
 
 }  // namespace lockstep::client

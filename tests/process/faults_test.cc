@@ -138,5 +138,18 @@ TEST_F(FaultsTest, SchedulerAndRouterComeBackInMidRun) {
   CheckAll(StartLoad(6, 6).get());
 }
 
+// Nothing of the lost answers was seen, so what is asked again has the same bits.
+TEST_F(FaultsTest, AGatewayKilledInMidBatchCostsNoAnswerAndNoBit) {
+  const auto batch = StartLoad(96, 32);
+  EXPECT_TRUE(WaitBusy());
+  const size_t done = batch->done_count();
+  const pid_t gateway = cluster_->PidOf("gateway");
+  cluster_->Signal("gateway", SIGKILL);
+  EXPECT_TRUE(
+      cli::WaitUntil([&] { return cluster_->PidOf("gateway") != gateway; }, absl::Seconds(10)));
+  EXPECT_LT(done, 96u) << "the batch was over before";
+  CheckAll(batch.get());
+}
+
 }  // namespace
 }  // namespace lockstep::testing

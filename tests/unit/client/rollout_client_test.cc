@@ -185,6 +185,37 @@ TEST_F(RolloutClientTest, BatchKeepsOrderAndErrorsOfSingleRequests) {
   EXPECT_EQ(batch->done_count(), 40u);
 }
 
+TEST_F(RolloutClientTest, BatchMakesCallsAgainAndContinuesPartialSamplesAsSingleCallsDo) {
+  for (const auto code : {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::CANCELLED}) {
+    const size_t before = gateway_.requests().size();
+    gateway_.FailNext(5, code);
+    std::vector<v1::GenerateRequest> requests;
+    for (int i = 20; i < 30; ++i) requests.push_back(RequestWith(i));
+    const auto answers = GenerateBatch::Start(client_, requests, {.in_flight_max = 3})->Wait();
+    for (const auto& answer : answers) {
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      ASSERT_EQ(answer->samples_size(), 1);
+      EXPECT_EQ(ReadIds(answer->samples(0).token_ids()).size(), 6u);
+      EXPECT_EQ(answer->samples(0).finish_reason(), v1::FINISH_REASON_LENGTH);
+    }
+    // Three parts of each, and nothing twice but what failed.
+    EXPECT_EQ(gateway_.requests().size(), before + 3 * requests.size() + 5);
+  }
+}
+
+TEST_F(RolloutClientTest, BatchThatNobodyAnswersEndsAsAWhole) {
+  // The first two are tried after 50 and 100 ms once more; those after them come too late for that.
+  RolloutClient lost(
+      {.target = "127.0.0.1:1", .timeout = absl::Seconds(60), .retry = absl::Milliseconds(190)});
+  const std::vector<v1::GenerateRequest> requests(50, RequestWith(1));
+  const auto answers = GenerateBatch::Start(lost, requests, {.in_flight_max = 2})->Wait();
+  for (size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i].status().code(), absl::StatusCode::kUnavailable);
+    if (i < 2) continue;
+    EXPECT_THAT(std::string(answers[i].status().message()), HasSubstr(" was tried once, for "));
+  }
+}
+
 // As while a gateway drains, and while it ends.
 TEST_F(RolloutClientTest, MakesACallAgainThatItsGatewayRefusedOrLost) {
   for (const auto code : {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::CANCELLED}) {
