@@ -23,4 +23,5 @@ then
   cmake --build --preset cuda --target lockstep_gpu
   ctest --preset cuda -L '^gpu$'
 fi
-ctest --preset "$preset" "$@"
+# Two at a time, but for those that are marked to run alone.
+ctest --preset "$preset" --parallel 2 "$@"

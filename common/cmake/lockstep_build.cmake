@@ -56,7 +56,9 @@ endfunction()
 
 # lockstep_test(NAME text_tokenizer_test SOURCES tokenizer_test.cc DEPS lockstep::text
 #               LABELS unit core [TIMEOUT seconds])
-# One gtest binary, one ctest entry. Label `core` marks what runs under the thread sanitizer.
+# One gtest binary, one ctest entry. Label `core` marks what runs under the thread sanitizer. Whole
+# clusters (labels `integration`, `process`) run one at a time: each takes all cores, has leases that
+# a starved process would lose, and starts parts again on ports that were free.
 function(lockstep_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
@@ -70,6 +72,9 @@ function(lockstep_test)
                                             lockstep_options)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABELS MATCHES "integration|process")
+    set_tests_properties(${ARG_NAME} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 # lockstep_proto(NAME proto_v1 PROTOS lockstep/v1/types.proto … [GRPC] [ROOT folder] DEPS …)
