@@ -302,10 +302,12 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   const std::vector<LayerToCertify> layers = LayersWithin(bounds);
   LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
                             ChooseAlgorithms(layers, options_.normal));
-  LOCKSTEP_ASSIGN_OR_RETURN(plans_, ModePlans::Create(lt_.get(), table, layers));
+  LOCKSTEP_ASSIGN_OR_RETURN(ModePlans plans, ModePlans::Create(lt_.get(), table, layers));
   LOCKSTEP_RETURN_IF_ERROR(options_.normal
-                               ? plans_.AddFreeAttention(bounds, schedule_, stream_.get())
-                               : plans_.AddAttention(bounds));
+                               ? plans.AddFreeAttention(bounds, schedule_, stream_.get())
+                               : plans.AddAttention(bounds));
+  plans.KeepAttention(std::move(plans_));
+  plans_ = std::move(plans);
   if (options_.shadows) LOCKSTEP_RETURN_IF_ERROR(PrepareShadows(layers, bounds));
   const size_t scratch_bytes =
       std::max({size_t{1}, plans_.LinearScratchBytes(), normal_plans_.LinearScratchBytes()});

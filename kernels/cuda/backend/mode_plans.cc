@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/contract.h"
 #include "kernels/cuda/runtime/cuda_status.h"
@@ -50,7 +51,7 @@ absl::Status ModePlans::ShareFreeAttention(const StepBounds& bounds,
                                            const AttentionSchedule& schedule, cudaStream_t stream,
                                            const ModePlans& other) {
   LOCKSTEP_ASSIGN_OR_RETURN(free_splits_, FreeSplits::Create(bounds, schedule, stream));
-  const AttentionScratch& memory = other.attention_.at(bounds.split_kv_size);
+  const AttentionScratch& memory = other.ScratchOf(bounds.split_kv_size);
   for (const int size : free_splits_.Sizes(bounds.split_kv_size)) {
     attention_[size] = OtherSplits(memory, WithSplits(bounds, size));
   }
@@ -107,13 +108,19 @@ std::vector<LinearShape> ModePlans::shapes() const {
   return shapes;
 }
 
+const AttentionScratch& ModePlans::ScratchOf(int split_kv_size) const {
+  const auto found = attention_.find(split_kv_size);
+  LOCKSTEP_CHECK(found != attention_.end()) << "no scratch for splits of " << split_kv_size;
+  return found->second;
+}
+
 ModePlans::Splits ModePlans::SplitsFor(const AttentionArgs& args) const {
   const int size = free_splits_.SizeFor(args.shape, args.split_kv_size);
-  const AttentionScratch& scratch = attention_.at(size);
+  const AttentionScratch& scratch = ScratchOf(size);
   if (args.shape.blocks_max * kPageTokens <= scratch.limits.splits_max * size) {
     return {.size = size, .scratch = &scratch};
   }
-  return {.size = args.split_kv_size, .scratch = &attention_.at(args.split_kv_size)};
+  return {.size = args.split_kv_size, .scratch = &ScratchOf(args.split_kv_size)};
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -24,6 +24,8 @@ class ModePlans {
                                           std::span<const LayerToCertify> layers);
   // Deterministic: all splits are the contract's.
   absl::Status AddAttention(const StepBounds& bounds);
+  // Splits of other sizes that these plans were made for keep their scratch.
+  void KeepAttention(ModePlans earlier) { attention_.merge(earlier.attention_); }
   // Normal mode: splits of the sizes that are fastest here.
   absl::Status AddFreeAttention(const StepBounds& bounds, const AttentionSchedule& schedule,
                                 cudaStream_t stream);
@@ -48,9 +50,12 @@ class ModePlans {
     int size = 0;
     const AttentionScratch* scratch = nullptr;
   };
+  // The size that `args` ask for is one that was planned for.
   Splits SplitsFor(const AttentionArgs& args) const;
 
  private:
+  const AttentionScratch& ScratchOf(int split_kv_size) const;
+
   std::map<LinearShape, LinearPlan> linear_;
   size_t linear_scratch_bytes_ = 0;
   FreeSplits free_splits_;                     // Empty but in normal mode.

@@ -23,9 +23,10 @@ int RowsCopied(int rows) { return std::min(rows, LinearAudit::kRowsPerCopy); }
 // Whether a product is computed apart from what follows it.
 bool IsApart(const LinearShape& shape, bool accumulate) { return accumulate || shape.segments > 1; }
 
-absl::StatusOr<Buffer> AllocateZeros(size_t bytes) {
+absl::StatusOr<Buffer> AllocateZeros(size_t bytes, cudaStream_t stream) {
   LOCKSTEP_ASSIGN_OR_RETURN(Buffer buffer, AllocateDevice(bytes, kWhat));
-  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaMemset(buffer.as<void>(), 0, bytes), kWhat));
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaMemsetAsync(buffer.as<void>(), 0, bytes, stream), kWhat));
   return buffer;
 }
 
@@ -39,8 +40,8 @@ std::string Describe(const AuditedCall& call) {
 absl::StatusOr<std::unique_ptr<LinearAudit>> LinearAudit::Create(
     std::span<const LinearShape> shapes) {
   std::unique_ptr<LinearAudit> audit(new LinearAudit);
-  LOCKSTEP_RETURN_IF_ERROR(audit->Allocate(shapes));
   LOCKSTEP_ASSIGN_OR_RETURN(audit->side_, CreateStream());
+  LOCKSTEP_RETURN_IF_ERROR(audit->Allocate(shapes));
   for (Half& half : audit->halves_) {
     LOCKSTEP_ASSIGN_OR_RETURN(half.copied, CreateEvent());
     LOCKSTEP_ASSIGN_OR_RETURN(half.compared, CreateEvent());
@@ -67,15 +68,18 @@ absl::Status LinearAudit::Allocate(std::span<const LinearShape> shapes) {
                                                 outputs * SizeOf(ProductType(shape)));
   }
   const size_t rows = kHalves * kRowsPerHalf;
-  LOCKSTEP_ASSIGN_OR_RETURN(x_, AllocateZeros(rows * x_bytes_));
-  LOCKSTEP_ASSIGN_OR_RETURN(y_, AllocateZeros(rows * y_bytes_));
-  LOCKSTEP_ASSIGN_OR_RETURN(expected_, AllocateZeros(rows * y_bytes_));
-  LOCKSTEP_ASSIGN_OR_RETURN(product_, AllocateZeros(std::max<size_t>(product_bytes, 1)));
-  LOCKSTEP_ASSIGN_OR_RETURN(clock_, AllocateZeros(sizeof(AuditClock)));
-  LOCKSTEP_ASSIGN_OR_RETURN(differing_, AllocateZeros(kHalves * kCopies * sizeof(uint32_t)));
+  cudaStream_t stream = side_.get();
+  LOCKSTEP_ASSIGN_OR_RETURN(x_, AllocateZeros(rows * x_bytes_, stream));
+  LOCKSTEP_ASSIGN_OR_RETURN(y_, AllocateZeros(rows * y_bytes_, stream));
+  LOCKSTEP_ASSIGN_OR_RETURN(expected_, AllocateZeros(rows * y_bytes_, stream));
+  LOCKSTEP_ASSIGN_OR_RETURN(product_, AllocateZeros(std::max<size_t>(product_bytes, 1), stream));
+  LOCKSTEP_ASSIGN_OR_RETURN(clock_, AllocateZeros(sizeof(AuditClock), stream));
+  LOCKSTEP_ASSIGN_OR_RETURN(differing_,
+                            AllocateZeros(kHalves * kCopies * sizeof(uint32_t), stream));
   LOCKSTEP_ASSIGN_OR_RETURN(differing_host_,
                             AllocatePinned(kHalves * kCopies * sizeof(uint32_t), kWhat));
-  return absl::OkStatus();
+  // The first copies come from another stream, and must not be zeroed after that.
+  return StatusOfCuda(cudaStreamSynchronize(stream), kWhat);
 }
 
 absl::Status LinearAudit::Save(const LinearShape& shape, const LinearCall& call, bool before,
