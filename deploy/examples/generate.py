@@ -13,6 +13,7 @@ Make the stubs once, from the root of the repository:
 
 import struct
 import sys
+import threading
 import time
 
 import grpc
@@ -36,7 +37,7 @@ def ask(method, request, timeout):
             give_up = min(give_up, now + PATIENCE)
             if error.code() not in NO_GATEWAY or now + pause > give_up:
                 raise
-        time.sleep(pause)
+        threading.Event().wait(pause)
         pause = min(2 * pause, PAUSE_LAST)
 
 

@@ -101,17 +101,19 @@ class LocalCluster(Process):
 
 class Prometheus(Process):
     """A real Prometheus, scraping host:port targets and applying rules five times a second, which
-    tells an Alertmanager at host:port of what fires. `scrape` says more about how it scrapes."""
+    tells an Alertmanager at host:port of what fires. `scrape` says more about how it scrapes, and
+    `jobs` all that it scrapes in place of them."""
 
-    def __init__(self, targets, rule_files=(), alertmanager=None, scrape=None):
+    def __init__(self, targets=(), rule_files=(), alertmanager=None, scrape=None, jobs=None):
         super().__init__(["prometheus", "--config.file={folder}/prometheus.yml",
                           "--storage.tsdb.path={folder}/data",
                           "--web.listen-address=127.0.0.1:0"])
         config = {"global": {"scrape_interval": "200ms", "scrape_timeout": "200ms",
                              "evaluation_interval": "200ms"},
                   "rule_files": [str(path) for path in rule_files],
-                  "scrape_configs": [{"job_name": "lockstep", **(scrape or {}),
-                                      "static_configs": [{"targets": targets}]}]}
+                  "scrape_configs": jobs or [{
+                      "job_name": "lockstep", **(scrape or {}),
+                      "static_configs": [{"targets": list(targets)}]}]}
         if alertmanager is not None:
             config["alerting"] = {"alertmanagers": [
                 {"static_configs": [{"targets": [alertmanager]}]}]}

@@ -23,6 +23,7 @@ from processes import PATIENCE_SECONDS, Process, Prometheus, free_ports
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LOCKSTEP = sys.argv.pop(1)
+EXAMPLE = ROOT / "deploy" / "monitoring" / "scrape.yaml"
 OLD, NEW = "token-of-the-scraper", "next-token-of-the-scraper"
 
 
@@ -116,9 +117,9 @@ class ScrapeTest(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_prometheus_reads_the_example_of_a_configuration(self):
-        config = yaml.safe_load((ROOT / "deploy" / "monitoring" / "scrape.yaml").read_text())
+        config = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
         for job in config["scrape_configs"]:
-            # Which Debian's build leaves out.
+            # Which Debian's build leaves out; discovery_test.py tells it what was discovered.
             self.assertEqual(job.pop("kubernetes_sd_configs")[0]["role"], "pod")
             job["static_configs"] = [{"targets": ["192.0.2.1:7101"]}]
         path = self.folder / "prometheus.yaml"
@@ -126,6 +127,23 @@ class ScrapeTest(unittest.TestCase):
         done = subprocess.run(["promtool", "check", "config", "--syntax-only", path],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    @unittest.skipUnless(shutil.which("vmagent"), "vmagent is not installed")
+    def test_who_knows_every_word_reads_the_example_and_finds_a_misspelt_one(self):
+        for name, text in (("ca.crt", self.router.authorities.read_text()), ("scraper", OLD)):
+            (self.folder / name).write_text(text, encoding="utf-8")
+        text = EXAMPLE.read_text(encoding="utf-8").replace("/etc/prometheus/lockstep",
+                                                           str(self.folder))
+        for word, misspelt in ((None, None), ("{role: pod", "{rule: pod"),
+                               ("- role: pod", "- rule: pod"), ("action: drop", "action: dropped"),
+                               ("credentials_file", "credential_file"),
+                               ("regex: metrics", "regex: metrics(")):
+            path = self.folder / "scrape.yaml"
+            path.write_text(text.replace(word, misspelt) if word else text, encoding="utf-8")
+            done = subprocess.run(["vmagent", "-dryRun", f"-promscrape.config={path}",
+                                   "-remoteWrite.url=http://127.0.0.1:1/"],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode != 0, word is not None, (word, done.stderr))
 
 
 if __name__ == "__main__":
