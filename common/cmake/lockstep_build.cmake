@@ -57,8 +57,8 @@ endfunction()
 # lockstep_test(NAME text_tokenizer_test SOURCES tokenizer_test.cc DEPS lockstep::text
 #               LABELS unit core [TIMEOUT seconds])
 # One gtest binary, one ctest entry. Label `core` marks what runs under the thread sanitizer. Whole
-# clusters (labels `integration`, `process`) run one at a time: each takes all cores, has leases that
-# a starved process would lose, and starts parts again on ports that were free.
+# clusters (labels `integration`, `process`) run one at a time: each takes all cores, has leases
+# that a starved process would lose, and starts parts again on ports that were free.
 function(lockstep_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)

@@ -86,7 +86,7 @@ TEST(PressureTest, ForcedPreemptionMovesNoBit) {
   // 40 sequences are admitted by their reservation and grow to twice what fits.
   ClusterHarness cluster({.model = "deploy/demo-model",
                           .workers = 1,
-                          .kv_bytes = 6000 * kDemoKvBytesPerToken,
+                          .kv_bytes = 4000 * kDemoKvBytesPerToken,
                           .reserve_horizon_tokens = 64});
   ASSERT_TRUE(cluster.Start().ok());
   std::vector<v1::GenerateRequest> requests;
@@ -94,7 +94,7 @@ TEST(PressureTest, ForcedPreemptionMovesNoBit) {
     v1::GenerateRequest request;
     request.set_prompt_text(absl::StrCat("Tell me a story about ", i, ":"));
     request.set_seed(i);
-    request.mutable_stop()->set_max_new_tokens(300);
+    request.mutable_stop()->set_max_new_tokens(200);
     request.mutable_stop()->set_ignore_eos(true);
     requests.push_back(request);
   }

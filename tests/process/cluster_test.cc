@@ -171,7 +171,7 @@ TEST(GenerateTest, APartOfAnAnswerIsNoSuccess) {
                                     "--n=64",
                                     "--max_new_tokens=4000",
                                     "--ignore_eos",
-                                    "--timeout=2s"};
+                                    "--timeout=1s"};
   EXPECT_EQ(RunLockstep(words).ended, "exit code 1");
   words.push_back("--stream");
   EXPECT_EQ(RunLockstep(words).ended, "exit code 1");
