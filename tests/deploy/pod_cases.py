@@ -30,12 +30,13 @@ class Load:
     """Clients that ask the same again and again, each by a process and a connection of its own.
     `expected` has the answers that each length may have."""
 
-    def __init__(self, expected, target=GATEWAYS):
+    def __init__(self, expected, target=GATEWAYS, flags=()):
         self.samples = []  # of each answer: new tokens, when it came, how long it took, in s
         self.longest_pause = 0.0  # between two answers, whoever got them
         self.wrong = []
         self.expected = expected
         self._target = target
+        self._flags = list(flags)
         self._began = self._last = time.monotonic()
         self._stop = threading.Event()
         self._changed = threading.Condition()
@@ -74,7 +75,7 @@ class Load:
         while not self._stop.is_set():
             expected = self.expected[length]
             asked = time.monotonic()
-            code, text = generate(length, self._target, flags=[])
+            code, text = generate(length, self._target, self._flags)
             with self._changed:
                 now = time.monotonic()
                 self.longest_pause = max(self.longest_pause, now - self._last)

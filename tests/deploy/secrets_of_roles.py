@@ -53,14 +53,15 @@ def authority():
     return Authority()
 
 
-def of_cluster(cluster):
-    """{name: {file: content}} of all Secrets that a cluster's pods mount."""
+def of_cluster(cluster, signed_by=None):
+    """{name: {file: content}} of all Secrets that a cluster's pods mount; certificates by the
+    authority of this test run, or another one."""
     found = {}
     for workload in cluster.workloads():
         for volume in workload.volumes().values():
             name = volume.get("secret", {}).get("secretName", "")
             if name.endswith("-tls"):
-                found[name] = authority().tls(workload.name)
+                found[name] = (signed_by or authority()).tls(workload.name)
             elif name == "scraper-tokens":
                 found[name] = SCRAPER
             elif name.endswith("-tokens"):
