@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
 #include "common/base/check.h"
 #include "kernels/cuda/linear/linear_plan.h"
 #include "kernels/cuda/linear/linear_sm90.h"
@@ -160,32 +158,6 @@ TEST_F(AuditTest, FindsNothingWhereNothingIsWrong) {
     ASSERT_EQ(graph.Finish(), absl::OkStatus());
     EXPECT_EQ(graph.counts().rows, 53u * LinearAudit::kRowsPerCopy);
   });
-}
-
-// What is enqueued on the default stream when an audit is made, and runs late, as on a device that
-// others share, is none of the audit's own.
-TEST_F(AuditTest, ADefaultStreamThatIsLateChangesNothing) {
-  const LinearShape shape = DenseShape(1024, 1024);
-  const auto plan = LinearPlan::Create(testing::Handle(), testing::Certified({shape}, {64}), shape);
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  LinearRig rig(shape, 64);
-  rig.ProvideWorkspace(plan->WorkspaceBytes(64, false));
-  absl::Notification late;
-  Must(cudaLaunchHostFunc(
-      nullptr,
-      [](void* notification) {
-        static_cast<absl::Notification*>(notification)
-            ->WaitForNotificationWithTimeout(absl::Seconds(5));
-      },
-      &late));
-  AuditedGraph graph(*plan, &rig, false, {});
-  for (int step = 0; step < 3; ++step) ASSERT_EQ(graph.Step(), absl::OkStatus());
-  late.Notify();
-  Must(cudaStreamSynchronize(nullptr));
-  for (int step = 0; step < 50; ++step) EXPECT_EQ(graph.Step(), absl::OkStatus());
-  ASSERT_EQ(graph.Finish(), absl::OkStatus());
-  EXPECT_EQ(graph.counts().rows, 53u * LinearAudit::kRowsPerCopy);
-  EXPECT_EQ(graph.counts().mismatches, 0u);
 }
 
 // The reference takes longer than the layer's own kernel many times over.

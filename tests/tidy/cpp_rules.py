@@ -133,6 +133,16 @@ def no_float_atomics(tree):
                 yield Finding(path, number, "an atomic addition of floats in PTX")
 
 
+def no_default_stream(tree):
+    """What is on the default stream is in no order with our streams, late as it may be."""
+    for path in tree.select({".cc", ".cu", ".cuh", ".h"}):
+        if not path.startswith("kernels/cuda/"):
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            if re.search(r"\bcudaMem(set|cpy)\w*(?<!Async)\(|<<<[^,>]*,[^,>]*>>>", line):
+                yield Finding(path, number, "use the form that takes a stream")
+
+
 def no_fast_math(tree):
     """Flags that let a compiler change bits are not used."""
     flag = r"f(ast|associative|unsafe)-math|use_fast_math|-Ofast|FP_CONTRACT\s+ON"
@@ -196,8 +206,8 @@ def no_dead_code(tree):
 
 
 RULES = (pragma_once, no_environment, no_naked_new, no_stray_threads, no_wall_clock,
-         annotated_mutex, no_sleep, no_float_atomics, no_fast_math, no_exceptions, known_macros,
-         one_cuda_switch, no_managers, no_dead_code)
+         annotated_mutex, no_sleep, no_float_atomics, no_default_stream, no_fast_math,
+         no_exceptions, known_macros, one_cuda_switch, no_managers, no_dead_code)
 
 
 def long_functions(tree, limit=70):

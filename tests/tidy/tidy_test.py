@@ -80,6 +80,10 @@ PLANTS = {
                  {"tests/a_test.cc": "WaitUntil(done, deadline);  // never sleep(1)"}),
     "no-float-atomics": ({"kernels/cpu/a.cc": "std::atomic<float> sum;"}, "kernels/cpu/a.cc",
                          {"kernels/cpu/a.cc": "std::atomic<int> next;"}),
+    "no-default-stream": (
+        {"kernels/cuda/a.cc": "cudaMemset(flags, 0, bytes)"}, "kernels/cuda/a.cc",
+        {"kernels/cuda/a.cc": "cudaMemsetAsync(flags, 0, bytes, stream)",
+         "tests/gpu/a.cc": "cudaMemset(flags, 0, bytes)"}),
     "no-fast-math": ({"CMakeLists.txt": "add_compile_options(-ffast-" + "math)"}, "CMakeLists.txt",
                      {"CMakeLists.txt": "add_compile_options(-ffp-contract=off)"}),
     "no-exceptions": ({"a.cc": 'throw std::runtime_error("no");'}, "a.cc",

@@ -89,8 +89,9 @@ absl::Status PeerEnd::Open(cudaStream_t stream) {
     LOCKSTEP_RETURN_IF_ERROR(EnableReading(device(), peer));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(flags_, AllocateDevice(sizeof(PeerFlags), kWhat));
-  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaMemset(flags_.as<void>(), 0, flags_.bytes()), kWhat));
-  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaDeviceSynchronize(), kWhat));
+  LOCKSTEP_RETURN_IF_ERROR(
+      StatusOfCuda(cudaMemsetAsync(flags_.as<void>(), 0, flags_.bytes(), stream), kWhat));
+  LOCKSTEP_RETURN_IF_ERROR(StatusOfCuda(cudaStreamSynchronize(stream), kWhat));
   PeerFlags* const flags = flags_.as<PeerFlags>();
   MeetingPoint& point = state_->point;
   point.Show(rank_, flags);

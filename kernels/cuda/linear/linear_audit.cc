@@ -126,24 +126,25 @@ void LinearAudit::CountCopy(const AuditedCall& call) {
 
 absl::Status LinearAudit::Advance(cudaStream_t stream) {
   const size_t other = 1 - filling_;
+  absl::Status found;  // What differs is told once the next copies have their place.
   if (halves_[other].comparing) {
     const cudaError_t error = cudaEventQuery(halves_[other].compared.get());
     if (error == cudaSuccess) {
-      LOCKSTEP_RETURN_IF_ERROR(Collect(other));
+      found = Collect(other);
     } else if (error == cudaErrorNotReady) {
       cudaGetLastError();  // It is no failure, and must not be found by who asks next.
     } else {
       return StatusOfCuda(error, kWhat);
     }
   }
-  if (halves_[filling_].copies.size() < kCopies) return absl::OkStatus();
+  if (halves_[filling_].copies.size() < kCopies) return found;
   // The next copies go where that comparison reads.
-  if (halves_[other].comparing) LOCKSTEP_RETURN_IF_ERROR(WaitAndCollect(other));
-  LOCKSTEP_RETURN_IF_ERROR(Compare(filling_, stream));
+  found.Update(WaitAndCollect(other));
+  found.Update(Compare(filling_, stream));
   filling_ = other;
   halves_[other].copies.clear();
   halves_[other].compared_count = 0;
-  return absl::OkStatus();
+  return found;
 }
 
 absl::Status LinearAudit::Finish(cudaStream_t stream) {
