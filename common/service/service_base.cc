@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/log/rate_limit.h"
+#include "common/rpc/failed_handshakes.h"
 
 namespace lockstep::service {
 namespace {
@@ -57,7 +58,13 @@ absl::StatusOr<std::unique_ptr<rpc::BearerTokens>> ServiceBase::ReadTokens(
 absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::Security& security) {
   LOCKSTEP_RETURN_IF_ERROR(security.CheckServes(name));
   certificates_.emplace(&registry_);
+  rpc::CountFailedHandshakes();
+  {
+    base::MutexLock lock(&handshakes_mutex_);
+    handshakes_counted_ = rpc::FailedHandshakes();
+  }
   registry_.BeforeText([this, &security] {
+    CountHandshakes();
     // Of files that cannot be read now, what they said last counts: so it does for connections.
     if (const absl::StatusOr<rpc::CertificateEnds> ends = security.Ends(); ends.ok()) {
       auto& gauges = certificates_->end_seconds;
@@ -68,6 +75,13 @@ absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::S
     }
   });
   return absl::OkStatus();
+}
+
+void ServiceBase::CountHandshakes() {
+  base::MutexLock lock(&handshakes_mutex_);
+  const int64_t failed = rpc::FailedHandshakes();
+  certificates_->handshakes_failed.Increment(static_cast<double>(failed - handshakes_counted_));
+  handshakes_counted_ = failed;
 }
 
 absl::Status ServiceBase::ExposeMetrics() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/log/logger.h"
 #include "common/log/sink.h"
 #include "common/metrics/exposer.h"
@@ -48,6 +50,7 @@ class ServiceBase {
 
  private:
   absl::Status WatchCertificate(const std::string& name, const rpc::Security& security);
+  void CountHandshakes();
   absl::Status ExposeMetrics();
 
   const ServerSettings settings_;
@@ -56,6 +59,8 @@ class ServiceBase {
   const log::Logger logger_;
   metrics::Registry registry_;
   std::optional<CertificateMetrics> certificates_;
+  base::Mutex handshakes_mutex_;
+  int64_t handshakes_counted_ ABSL_GUARDED_BY(handshakes_mutex_) = 0;
   // Of the metrics endpoint; null where it needs none.
   std::unique_ptr<rpc::HttpsIdentity> identity_;
   std::unique_ptr<rpc::BearerTokens> scrapers_;

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/rpc/channel_pool.h"
+#include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/client/metrics_page.h"
@@ -83,6 +85,25 @@ TEST_F(ServiceBaseTest, MetricsTellWhenCertificatesEndAndFollowTheFiles) {
   EXPECT_NEAR(left(own), 200 * 3600, 60);
   std::filesystem::remove(authority_.certificate("own"));
   EXPECT_NEAR(left(own), 200 * 3600, 60);
+}
+
+// Which come to no call, so that no server could count them as one.
+TEST_F(ServiceBaseTest, HandshakesThatFailAreCounted) {
+  constexpr char kFailed[] = "\nlockstep_process_tls_handshakes_failed_total";
+  authority_.Issue("own", "router");
+  const auto base = *Create(Config());
+  const auto server = *rpc::Server::Start(base->ServerOptions({}), {});
+  const std::string address = absl::StrCat("127.0.0.1:", server->port());
+  const auto own =
+      rpc::MakeChannel(address, {.security = base->settings().rpc.security, .peer_name = "router"});
+  ASSERT_TRUE(own->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(30))));
+  EXPECT_EQ(Value(base.get(), kFailed), 0);
+  const auto plaintext = rpc::MakeChannel(address);
+  for (int i = 0; i < 100 && Value(base.get(), kFailed) == 0; ++i) {
+    EXPECT_FALSE(
+        plaintext->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100))));
+  }
+  EXPECT_GE(Value(base.get(), kFailed), 1);
 }
 
 class MetricsEndpointTest : public ServiceBaseTest {
