@@ -5,29 +5,17 @@
 #include "services/router/wire.h"
 
 namespace lockstep::router {
-namespace {
-
-// Two varints of ten bytes, and what is around them.
-constexpr size_t kEntryBytes = 32;
-
-}  // namespace
 
 void GatewayStreams::Send(const std::vector<GatewayEntry>& entries,
                           std::vector<GatewayDelta> deltas) {
   for (const GatewayEntry& item : entries) {
-    const std::shared_ptr<Writer> writer = Find(item.gateway);
-    if (writer == nullptr) continue;
-    v1::RouteEntry* entry = writer->Next(kEntryBytes)->add_entries();
-    entry->set_handle(item.handle);
-    entry->set_epoch(item.epoch.value());
+    if (const std::shared_ptr<Writer> writer = Find(item.gateway)) writer->Add(item);
   }
   absl::flat_hash_map<GatewayId, std::shared_ptr<Writer>> used;
   for (GatewayDelta& item : deltas) {
     const auto [it, added] = used.try_emplace(item.gateway);
     if (added) it->second = Find(item.gateway);
-    if (it->second == nullptr) continue;  // It went meanwhile.
-    v1::RouteFrame* frame = it->second->Next(WireBytes(item.delta));
-    EncodeDelta(std::move(item.delta), frame->add_deltas());
+    if (it->second != nullptr) it->second->Add(std::move(item.delta));  // Else it went meanwhile.
   }
   for (const auto& [gateway, writer] : used) {
     if (writer != nullptr) writer->Flush();

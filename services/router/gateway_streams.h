@@ -9,7 +9,7 @@
 #include "common/rpc/handler.h"
 #include "lockstep/v1/router.pb.h"
 #include "services/router/core_driver.h"
-#include "services/router/message_writer.h"
+#include "services/router/delta_writer.h"
 
 namespace lockstep::router {
 
@@ -37,7 +37,7 @@ class GatewayStreams {
   void FinishAll();
 
  private:
-  using Writer = MessageWriter<RouteHandler, v1::RouteFrame>;
+  using Writer = DeltaWriter<RouteHandler>;
   std::vector<std::shared_ptr<Writer>> All();
   std::shared_ptr<Writer> Find(GatewayId gateway);
 
@@ -52,9 +52,12 @@ class GatewayStreams {
 class RouteHandler final : public rpc::BidiHandler<v1::RouteCommand, v1::RouteFrame> {
  public:
   RouteHandler(GatewayStreams* streams, grpc::CallbackServerContext* context)
-      : BidiHandler(context), streams_(streams) {}
+      : BidiHandler(context, kLimits), streams_(streams) {}
 
  private:
+  // One in flight and one to follow it. What else waits does so where it is joined.
+  static constexpr rpc::OutboxLimits kLimits = {.messages_max = 2};
+
   void Start() override;
   void OnMessage(v1::RouteCommand& command) override;
   void OnHalfClose() override;

@@ -26,6 +26,12 @@ class MessageWriter {
     last_bytes_ += bytes;
     return &waiting_.back();
   }
+  // What the newest message has already is to grow. False when another one has to begin.
+  bool Grow(size_t bytes) {
+    if (last_bytes_ + bytes > kMessageBytes) return false;
+    last_bytes_ += bytes;
+    return true;
+  }
   void Flush() {
     while (!waiting_.empty()) {
       const rpc::WriteResult result = stream_->Write(std::move(waiting_.front()));
@@ -33,6 +39,8 @@ class MessageWriter {
       waiting_.pop_front();
     }
   }
+  // Something waits.
+  bool stuck() const { return !waiting_.empty(); }
   Stream* stream() const { return stream_.get(); }
 
  private:

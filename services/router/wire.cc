@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/packed_array.h"
 #include "common/rpc/status_conversion.h"
 
 namespace lockstep::router {
@@ -29,6 +30,15 @@ void EncodeLogprobs(LogprobBytes bytes, v1::LogprobArrays* arrays) {
   arrays->set_top_ids(std::move(bytes.top_ids));
   arrays->set_top_logprobs(std::move(bytes.top_logprobs));
   arrays->set_chosen_logprobs(std::move(bytes.chosen_logprobs));
+}
+
+void AppendLogprobs(const LogprobBytes& bytes, v1::LogprobArrays* arrays) {
+  arrays->mutable_raw()->append(bytes.raw);
+  arrays->mutable_scaled()->append(bytes.scaled);
+  arrays->mutable_entropy()->append(bytes.entropy);
+  arrays->mutable_top_ids()->append(bytes.top_ids);
+  arrays->mutable_top_logprobs()->append(bytes.top_logprobs);
+  arrays->mutable_chosen_logprobs()->append(bytes.chosen_logprobs);
 }
 
 size_t LogprobBytesSize(const LogprobBytes& bytes) {
@@ -212,6 +222,21 @@ void EncodeDelta(SequenceDelta delta, v1::SequenceDelta* message) {
   if (delta.end.has_value()) EncodeEnd(*std::move(delta.end), message->mutable_end());
 }
 
+bool JoinDelta(const SequenceDelta& delta, v1::SequenceDelta* message) {
+  const int64_t end = message->token_begin() + base::PackedCount(message->token_ids());
+  const bool follows = !message->token_ids().empty() && !delta.token_ids.empty() &&
+                       delta.token_begin == end && message->prompt_count() == 0 &&
+                       delta.prompt_count == 0 && !message->has_end();
+  if (!follows || delta.weight_version != message->weight_version() ||
+      delta.weights_digest != message->weights_digest()) {
+    return false;
+  }
+  message->mutable_token_ids()->append(delta.token_ids);
+  AppendLogprobs(delta.logprobs, message->mutable_logprobs());
+  if (delta.end.has_value()) EncodeEnd(*delta.end, message->mutable_end());
+  return true;
+}
+
 void EncodeAdmit(const std::string& cluster_id, const AdmitRequest& request,
                  v1::AdmitRequest* message) {
   const SequenceSpec& spec = *request.spec;
@@ -261,8 +286,10 @@ void EncodeStart(const std::string& cluster_id, const WorkerStart& start,
   message->set_deadline_seconds(absl::ToDoubleSeconds(start.time_left));
 }
 
-size_t WireBytes(const SequenceDelta& delta) {
-  return kItemBytes + delta.token_ids.size() + LogprobBytesSize(delta.logprobs) +
+size_t WireBytes(const SequenceDelta& delta) { return kItemBytes + ArrayBytes(delta); }
+
+size_t ArrayBytes(const SequenceDelta& delta) {
+  return delta.token_ids.size() + LogprobBytesSize(delta.logprobs) +
          LogprobBytesSize(delta.prompt_logprobs);
 }
 

@@ -21,12 +21,17 @@ WorkerState DecodeWorkerState(const v1::WorkerState& state);
 
 void EncodeWorker(const std::string& cluster_id, const WorkerKey& key, v1::WorkerIdentity* worker);
 void EncodeDelta(SequenceDelta delta, v1::SequenceDelta* message);
+// Adds `delta` to the one encoded before it, of the same sequence. False, with nothing changed,
+// where one message cannot say both.
+bool JoinDelta(const SequenceDelta& delta, v1::SequenceDelta* message);
 void EncodeAdmit(const std::string& cluster_id, const AdmitRequest& request,
                  v1::AdmitRequest* message);
 void EncodeStart(const std::string& cluster_id, const WorkerStart& start, v1::WorkerStart* message);
 
 // About the size of the encoded item.
 size_t WireBytes(const SequenceDelta& delta);
+// Of its arrays alone: what another delta grows by that it is joined to.
+size_t ArrayBytes(const SequenceDelta& delta);
 size_t WireBytes(const AdmitRequest& request);
 size_t WireBytes(const WorkerStart& start);
 

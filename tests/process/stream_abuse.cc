@@ -24,6 +24,9 @@ constexpr int64_t kStreamWindowTokens = 256;  // Credit of a GenerateStream.
 constexpr int64_t kHeldTimes = 3 * 2;         // See bytes_max().
 constexpr int64_t kWindowBytes = 64 << 10;    // HTTP/2's, of one stream that is not read.
 constexpr int64_t kTransportBytes = 8 << 20;  // Of one connection, its buffers included.
+// Of a router for one gateway: in flight, behind it, and growing; of 1 MiB, in buffers that grow by
+// doubling.
+constexpr int64_t kFramesBytes = 3 * 2 * (1 << 20);
 constexpr int kSlowReaders = 32;
 constexpr int64_t kSlowTokens = 3500;
 
@@ -49,8 +52,8 @@ std::unique_ptr<v1::RolloutService::Stub> NewClient(const std::string& address,
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
 }
 
-// What a service holds of one token that is still under way: on its way to the gateway a result is
-// as many deltas as it has tokens.
+// What a worker holds of one token that is still under way: on its way to the router a result is as
+// many deltas as it has tokens.
 int64_t DeltaBytes() {
   v1::SequenceDelta delta;
   delta.set_token_ids(std::string(4, 'x'));
@@ -86,6 +89,9 @@ class Unread final : public StreamAbuse {
   absl::string_view name() const override { return half_close_ ? "half_close" : "unread_prompts"; }
   int64_t bytes_max() const override {
     return kStreamSlots * (kHeldTimes * item_bytes_ + kTokens * DeltaBytes()) + kTransportBytes;
+  }
+  int64_t router_bytes_max() const override {
+    return kStreamSlots * kHeldTimes * item_bytes_ + kFramesBytes + kTransportBytes;
   }
   absl::Status Stop() override {
     if (!writer_.joinable()) return absl::OkStatus();

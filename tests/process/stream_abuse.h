@@ -22,6 +22,8 @@ class StreamAbuse {
   // buffers that grow by doubling; what is on its way, in services as deltas of a token each and in
   // the transport, comes on top.
   virtual int64_t bytes_max() const = 0;
+  // The same of a router, which joins what waits for a gateway to deltas of many tokens.
+  virtual int64_t router_bytes_max() const { return bytes_max(); }
   // How it ended for the client that did it, once it has been stopped.
   virtual absl::Status Stop() = 0;
 };

@@ -66,8 +66,8 @@ OUTERMOST = ("tests", "bench")
 # must not reach either, not even through another header, so that it runs in simulated time.
 SHELLS = {
     "services/router": (
-        "core_driver", "gateway_streams", "message_writer", "router_options", "router_server",
-        "scheduler_link", "stream_count", "wire", "worker_streams"),
+        "core_driver", "delta_writer", "gateway_streams", "message_writer", "router_options",
+        "router_server", "scheduler_link", "stream_count", "wire", "worker_streams"),
     "services/scheduler": (
         "admit_handler", "core_host", "core_host_decisions", "grpc_worker_control",
         "scheduler_options", "scheduler_server", "scheduler_service", "scheduler_wire",
