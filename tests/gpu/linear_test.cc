@@ -3,8 +3,10 @@
 // count, at every place of a batch, whatever the neighbours hold.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -403,6 +405,38 @@ TEST(CertificateTableTest, SurvivesItsTextAndNoChangeOfIt) {
   }
   EXPECT_EQ(CertificateTable::FromText(text.substr(0, text.size() / 2)).status().code(),
             absl::StatusCode::kDataLoss);
+}
+
+// As workers do that share a file and start together.
+TEST(CertificateTableTest, ManySaveAtOnceAndOneOfThemStays) {
+  constexpr int kWriters = 4;
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "lockstep_saved_certificates";
+  std::filesystem::create_directory(folder);
+  const std::string path = folder / "certificates.txt";
+  std::vector<CertificateTable> tables(kWriters, CertificateTable({.gpu = "NVIDIA H200"}));
+  for (int writer = 0; writer < kWriters; ++writer) {
+    // Of different lengths, so that parts of two make none.
+    for (int rows = 1; rows <= 100 * (writer + 1); ++rows) {
+      tables[writer].Add(Certificate{.shape = DenseShape(1024, 1024), .rows = rows});
+    }
+  }
+  {
+    std::vector<std::jthread> writers;
+    for (const CertificateTable& table : tables) {
+      writers.emplace_back([&] {
+        for (int i = 0; i < 50; ++i) {
+          EXPECT_EQ(table.Save(path), absl::OkStatus());
+          const auto loaded = CertificateTable::Load(path);
+          ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+          EXPECT_TRUE(std::ranges::count(tables, *loaded) == 1);
+        }
+      });
+    }
+  }
+  // Nothing else is left there.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

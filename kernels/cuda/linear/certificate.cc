@@ -1,7 +1,11 @@
 #include "kernels/cuda/linear/certificate.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -198,14 +202,23 @@ absl::StatusOr<CertificateTable> CertificateTable::Load(const std::string& path)
 }
 
 absl::Status CertificateTable::Save(const std::string& path) const {
-  const std::string temporary = absl::StrCat(path, ".new");
+  const auto refused = [&] {
+    return absl::UnavailableError(absl::StrCat("cannot write certificates to ", path));
+  };
+  // A file of its own: workers that share the path may all be writing theirs.
+  std::string temporary = absl::StrCat(path, ".XXXXXX");
+  const int descriptor = mkstemp(temporary.data());
+  if (descriptor < 0) return refused();
+  const bool readable = fchmod(descriptor, 0644) == 0;  // By workers of other users.
+  close(descriptor);
   std::ofstream file(temporary, std::ios::binary);
   file << ToText();
   file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot write certificates to ", path));
+  if (readable && file && std::rename(temporary.c_str(), path.c_str()) == 0) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  std::remove(temporary.c_str());
+  return refused();
 }
 
 void CertificateTable::Remove(const LinearShape& shape) {

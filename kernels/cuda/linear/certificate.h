@@ -87,7 +87,7 @@ class CertificateTable {
 
   // NOT_FOUND when there is no such file; else as FromText.
   static absl::StatusOr<CertificateTable> Load(const std::string& path);
-  // Replaces the file in one step.
+  // Replaces the file in one step. Of processes that save at once, the last one's stays.
   absl::Status Save(const std::string& path) const;
 
   const CertificateEnvironment& environment() const { return environment_; }
