@@ -9,15 +9,22 @@ namespace lockstep::kernels::cuda {
 // Shared memory that a kernel has without asking.
 inline constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
 
-// Whether kernels of a stream can overlap on this process's device: since Hopper.
+// Whether the code that a device of this compute capability runs waits for kernels ahead of it:
+// Hopper's. Newer devices run Ampere's, compiled by the driver, which has no instruction for that.
+constexpr bool CodeWaits(int major, int minor) { return major == 9 && minor == 0; }
+
+// Whether kernels of a stream can overlap on this process's device.
 inline bool KernelsCanOverlap() {
   static const bool can = [] {
     int device = 0;
     int major = 0;
+    int minor = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
                cudaSuccess &&
-           major >= 9;
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           CodeWaits(major, minor);
   }();
   return can;
 }
