@@ -14,6 +14,7 @@
 #include "services/worker/model/model_factory.h"
 #include "tests/faults/forwarding_kernel_set.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/checkpoint_writer.h"
 #include "tests/unit/model/step_driver.h"
 
 // How many GPUs share a model reaches no bit. Ranks have devices of their own where there are
@@ -138,6 +139,34 @@ INSTANTIATE_TEST_SUITE_P(
         Shared{.name = "Qwen3_0_6B", .model = "random:qwen3-0.6b", .segments = 8, .ranks = {2}},
         Shared{.name = "Qwen3_8B", .model = "random:qwen3-8b", .segments = 2, .ranks = {2}}),
     [](const ::testing::TestParamInfo<Shared>& info) { return info.param.name; });
+
+// Qwen2 has a bias on q, k and v, which each rank adds to its own columns.
+TEST(GpuRanksBiasTest, ABiasIsSharedToo) {
+  if (const std::string reason = testing::WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
+  const testing::TemporaryDirectory temporary;
+  const std::string model = temporary.File("model");
+  testing::WriteCheckpoint(model, {.hidden = 256,
+                                   .head_dim = 64,
+                                   .ffn = 512,
+                                   .positions = 4096,
+                                   .family = testing::Family::kQwen2});
+  const ModelOptions options = Options({.name = "", .model = model.c_str(), .segments = 2});
+  DrivenSequence sequence;
+  Trace expected;
+  {
+    const LoadedModel one =
+        LoadModel(options, *kernels::CreateKernelSet(
+                               {.backend = "cuda", .certificates_path = Certificates()}))
+            .value();
+    sequence = testing::Sampled(kPromptTokens, kNewTokens, one.facts.vocabulary);
+    expected = testing::Drive(one.executor.get(), sequence, Schedules().front());
+  }
+  const LoadedModel shared = LoadOn(2, options).value();
+  for (const Schedule& schedule : Schedules()) {
+    EXPECT_EQ(DifferenceOf(testing::Drive(shared.executor.get(), sequence, schedule), expected), "")
+        << schedule.neighbours << " neighbours";
+  }
+}
 
 // What a rank that cannot load leaves to the others: they wait in kernels and on threads for up to
 // 15 minutes, unless they are let go.

@@ -80,6 +80,7 @@ absl::Status ModePlans::LoadProducts(std::span<const LayerToCertify> layers, voi
     for (int rows = 1; rows <= rows_max; ++rows) {
       rows = std::min(rows_max, plan.PaddedRows(rows));  // The most of its rung.
       LOCKSTEP_RETURN_IF_ERROR(plan.Run({.weight = weights.as<void>(),
+                                         .bias = shape.bias ? weights.as<void>() : nullptr,
                                          .rows = rows,
                                          .x = inputs.as<void>(),
                                          .y = outputs.as<void>(),
