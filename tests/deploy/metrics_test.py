@@ -27,8 +27,9 @@ WORK_GAUGES = (
     "lockstep_scheduler_kv_blocks_reserved", "lockstep_worker_sequences_running",
     "lockstep_worker_sequences_waiting", "lockstep_worker_kv_blocks_used")
 
-# Here is no certificate, so none ends, and no normal mode to compare with.
+# Here is no TLS, so no certificate ends and no handshake fails, and no normal mode to compare with.
 ABSENT_HERE = ("lockstep_process_certificate_end_seconds",
+               "lockstep_process_tls_handshakes_failed_total",
                "lockstep_worker_determinism_overhead_measured_seconds",
                "lockstep_worker_determinism_overhead_ratio",
                "lockstep_worker_determinism_overhead_weighted_ratio",
