@@ -88,9 +88,11 @@ inline kernels::Buffer DeviceBytes(size_t bytes) {
   return *std::move(buffer);
 }
 
+// Done when it returns, for every stream, which a copy from pageable memory alone need not be.
 template <typename T>
 void CopyToDevice(const std::vector<T>& host, T* device) {
   Must(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  Must(cudaStreamSynchronize(nullptr));
 }
 
 template <typename T>
