@@ -350,7 +350,13 @@ TEST_F(FaultsTest, AbortByIdKeepsThePartialAnswer) {
 TEST_F(FaultsTest, PauseWaitsForTheDrainAndAdmitsNothing) {
   GenerateCalls running(cluster_.stub());
   for (int i = 0; i < 8; ++i) running.Start(Request(i, 200));
-  ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return GeneratedTokens() > 8; }));
+  // What has not been admitted by then waits for the end of the pause.
+  ASSERT_TRUE(ClusterHarness::WaitUntil([&] {
+    return static_cast<double>(running.finished_count()) +
+               cluster_.WorkerMetric(0, "lockstep_worker_sequences_running") +
+               cluster_.WorkerMetric(1, "lockstep_worker_sequences_running") ==
+           8;
+  }));
   grpc::ClientContext pause_context;
   v1::PauseResponse paused;
   ASSERT_TRUE(cluster_.stub()->Pause(&pause_context, {}, &paused).ok());
