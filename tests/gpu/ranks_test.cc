@@ -145,7 +145,8 @@ TEST(GpuRanksBiasTest, ABiasIsSharedToo) {
   if (const std::string reason = testing::WhyNoDevice(); !reason.empty()) GTEST_SKIP() << reason;
   const testing::TemporaryDirectory temporary;
   const std::string model = temporary.File("model");
-  testing::WriteCheckpoint(model, {.hidden = 256,
+  testing::WriteCheckpoint(model, {.vocabulary = 512,
+                                   .hidden = 256,
                                    .head_dim = 64,
                                    .ffn = 512,
                                    .positions = 4096,
