@@ -101,7 +101,7 @@ class FaultsTest : public ::testing::Test {
 };
 
 TEST_F(FaultsTest, AHundredAndFiftyLongSequencesSurviveAKill) {
-  StartCluster({"--kv_mib=512"}, 600);
+  StartCluster({"--kv_mib=512"}, 1000);
   const auto batch = StartLoad(160, 160);
   ASSERT_TRUE(cli::WaitUntil([&] { return RunningSequences() >= 150; }, absl::Seconds(30)));
   cluster_->Signal("worker-1", SIGKILL);
