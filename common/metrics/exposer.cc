@@ -7,8 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
+#include "common/base/status_macros.h"
 #include "common/metrics/bounded_server.h"
 #include "httplib.h"
 
@@ -70,12 +71,6 @@ bool Answers(const std::string& host, int port, bool tls) {
   return static_cast<bool>(client.Get("/metrics"));
 }
 
-// An IPv6 address stands in brackets before a port.
-std::string WithoutBrackets(const std::string& host) {
-  const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  return has_brackets ? host.substr(1, host.size() - 2) : host;
-}
-
 absl::Status CannotListen(const std::string& address) {
   return absl::FailedPreconditionError(
       absl::StrCat("cannot serve metrics on ", address,
@@ -87,14 +82,9 @@ absl::Status CannotListen(const std::string& address) {
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Options& options,
                                                         const Registry& registry) {
   const std::string& address = options.address;
-  const size_t colon = address.rfind(':');
-  const bool has_host = colon != std::string::npos;
-  const std::string host = has_host ? WithoutBrackets(address.substr(0, colon)) : "0.0.0.0";
-  int port = -1;
-  if (!absl::SimpleAtoi(has_host ? address.substr(colon + 1) : address, &port) || port < 0 ||
-      port > 65535) {
-    return CannotListen(address);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(base::CheckListenAddress("address", address));
+  LOCKSTEP_ASSIGN_OR_RETURN(base::HostPort parsed, base::ParseHostPort(address));
+  auto& [host, port] = parsed;
   auto server = MakeServer(options, registry);
   if (port == 0) {
     port = server->bind_to_any_port(host);

@@ -22,7 +22,7 @@ class Exposer {
 
  public:
   struct Options {
-    // "host:port" or "port"; port 0 takes a free one, which port() tells.
+    // "host:port"; port 0 takes a free one, which port() tells.
     std::string address;
     // Makes it HTTPS: gives a certificate to what OpenSSL handshakes with. Empty: plaintext.
     std::function<void(ssl_ctx_st* context)> identify;
@@ -30,7 +30,8 @@ class Exposer {
     // on the answering threads. Empty: everybody may.
     std::function<bool(const std::string& token)> admits;
   };
-  // kFailedPrecondition when the address cannot be listened on. `registry` outlives this.
+  // kInvalidArgument when it is no address, kFailedPrecondition when it cannot be listened on.
+  // `registry` outlives this.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Options& options,
                                                         const Registry& registry);
   // For Start().

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/callback_threads.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -50,23 +50,11 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const ServerOptions& opti
   return credentials;
 }
 
-// gRPC takes a port above 65535 modulo 65536.
-absl::Status CheckAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 && port <= 65535) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", address, "' is no address to listen on; expected host:port"));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
                                                       const std::vector<grpc::Service*>& services) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckAddress(options.address));
+  LOCKSTEP_RETURN_IF_ERROR(base::CheckListenAddress("address", options.address));
   HoldCallbackThreads();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

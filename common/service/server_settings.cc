@@ -1,6 +1,7 @@
 #include "common/service/server_settings.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::service {
@@ -72,8 +73,18 @@ absl::Status CheckRequired(const char* field, const std::string& value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": required, but not set"));
 }
 
+absl::Status CheckRequiredTarget(const char* field, const std::string& value) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckRequired(field, value));
+  return base::CheckTarget(field, value);
+}
+
 absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig& config) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.listen", config.listen()));
+  LOCKSTEP_RETURN_IF_ERROR(base::CheckListenAddress("server.listen", config.listen()));
+  if (!config.metrics_listen().empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        base::CheckListenAddress("server.metrics_listen", config.metrics_listen()));
+  }
   LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.cluster_id", config.cluster_id()));
   ServerSettings settings;
   settings.rpc.address = config.listen();

@@ -40,5 +40,7 @@ absl::StatusOr<absl::Duration> SecondsOr(const char* field, double value, double
 absl::StatusOr<bool> IsNormalMode(const std::string& mode);
 // INVALID_ARGUMENT when a required text field is empty.
 absl::Status CheckRequired(const char* field, const std::string& value);
+// The same for a field that names a peer; see base::CheckTarget.
+absl::Status CheckRequiredTarget(const char* field, const std::string& value);
 
 }  // namespace lockstep::service

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "services/cli/bench/bench_report.h"
 #include "services/cli/connect_flags.h"
@@ -133,7 +134,7 @@ absl::Status RunCompare(const Arguments& arguments) {
   flags.Add("new_tokens", &new_tokens, "of each answer at most");
   flags.Add("out", &out, "file for the result as JSON");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTarget("other", other_target));
+  LOCKSTEP_RETURN_IF_ERROR(base::CheckTarget("--other", other_target));
   if (!out.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(out));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(prompts_path));
 

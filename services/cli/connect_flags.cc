@@ -3,19 +3,12 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "services/cli/files.h"
 
 namespace lockstep::cli {
-namespace {
-
-constexpr int kPortMax = 65535;
-
-}  // namespace
-
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const std::string token(absl::StripAsciiWhitespace(text));
@@ -23,19 +16,6 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected one token"));
   }
   return token;
-}
-
-absl::Status CheckTarget(const char* flag, const std::string& target) {
-  // A gRPC name, such as dns:///gateway.example:7100 or unix:/run/gateway.
-  if (absl::StrContains(target, '/')) return absl::OkStatus();
-  const size_t colon = target.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(target.substr(colon + 1), &port) && port > 0 && port <= kPortMax) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": '", target, "' is not host:port, such as 127.0.0.1:7100"));
 }
 
 void ConnectFlags::AddTo(Flags* flags) {
@@ -51,7 +31,7 @@ void ConnectFlags::AddTo(Flags* flags) {
 }
 
 absl::StatusOr<rpc::ChannelOptions> ConnectFlags::Channel() const {
-  LOCKSTEP_RETURN_IF_ERROR(CheckTarget("target", target));
+  LOCKSTEP_RETURN_IF_ERROR(base::CheckTarget("--target", target));
   // A client's answers may be large, and its gateways many.
   rpc::ChannelOptions options = client::RolloutClient::Options().channel;
   if (authorities.empty()) {

@@ -16,10 +16,6 @@ inline constexpr int kDefaultPort = 7100;
 // The one bearer token of a file; INVALID_ARGUMENT names the file.
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 
-// INVALID_ARGUMENT names `flag` where `target` is neither host:port nor a gRPC name; gRPC would
-// take another port, or say so in words of its own.
-absl::Status CheckTarget(const char* flag, const std::string& target);
-
 // Flags that every client verb has.
 struct ConnectFlags {
   std::string target = "127.0.0.1:7100";

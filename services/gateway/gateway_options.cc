@@ -1,10 +1,10 @@
 #include "services/gateway/gateway_options.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::gateway {
 
-using service::CheckRequired;
 using service::IntegerOr;
 using service::SecondsOr;
 
@@ -14,8 +14,12 @@ absl::StatusOr<GatewayOptions> ReadGatewayOptions(const config::v1::GatewayConfi
   if (config.routers().empty()) {
     return absl::InvalidArgumentError("routers: required, but not set");
   }
-  o.routers.assign(config.routers().begin(), config.routers().end());
-  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("scheduler", config.scheduler()));
+  for (const std::string& router : config.routers()) {
+    const std::string field = absl::StrCat("routers[", o.routers.size(), "]");
+    LOCKSTEP_RETURN_IF_ERROR(service::CheckRequiredTarget(field.c_str(), router));
+    o.routers.push_back(router);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(service::CheckRequiredTarget("scheduler", config.scheduler()));
   o.scheduler = config.scheduler();
   o.tokenizer_dir = config.tokenizer_dir();
   o.tokens_dir = config.tokens_dir();

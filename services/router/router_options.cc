@@ -7,7 +7,7 @@ namespace lockstep::router {
 absl::StatusOr<RouterOptions> ReadRouterOptions(const config::v1::RouterConfig& config) {
   RouterOptions options;
   LOCKSTEP_ASSIGN_OR_RETURN(options.server, service::ReadServerSettings(config.server()));
-  LOCKSTEP_RETURN_IF_ERROR(service::CheckRequired("scheduler", config.scheduler()));
+  LOCKSTEP_RETURN_IF_ERROR(service::CheckRequiredTarget("scheduler", config.scheduler()));
   LOCKSTEP_RETURN_IF_ERROR(service::CheckRequired("router_id", config.router_id()));
   options.scheduler = config.scheduler();
   options.router_id = config.router_id();

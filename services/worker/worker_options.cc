@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "kernels/factory.h"
 #include "services/worker/model/model_name.h"
@@ -86,10 +87,13 @@ absl::StatusOr<WorkerOptions> ReadWorkerOptions(const config::v1::WorkerConfig& 
   WorkerOptions o;
   LOCKSTEP_ASSIGN_OR_RETURN(o.server, service::ReadServerSettings(config.server()));
   LOCKSTEP_RETURN_IF_ERROR(CheckRequired("worker_id", config.worker_id()));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRequired("scheduler", config.scheduler()));
+  LOCKSTEP_RETURN_IF_ERROR(service::CheckRequiredTarget("scheduler", config.scheduler()));
   LOCKSTEP_RETURN_IF_ERROR(CheckRequired("model", config.model()));
   o.worker_id = config.worker_id();
   o.advertise = config.advertise();
+  if (!o.advertise.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(base::CheckTarget("advertise", o.advertise));
+  }
   o.scheduler = config.scheduler();
   o.model = config.model();
   o.backend = config.backend().empty() ? "cpu" : config.backend();

@@ -86,10 +86,10 @@ TEST(ConnectFlagsTest, RefuseATargetThatGrpcWouldReadAsAnother) {
     EXPECT_TRUE((ConnectFlags{.target = target}).Channel().ok()) << target;
   }
   for (const char* target : {"", "localhost", ":7100", "localhost:", "localhost:0",
-                             "localhost:99999", "localhost:http"}) {
+                             "localhost:99999", "localhost:http", "http://localhost:7100"}) {
     const absl::Status status = (ConnectFlags{.target = target}).Options().status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << target;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("--target: '")) << target;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--target: \"")) << target;
   }
 }
 

@@ -144,11 +144,13 @@ TEST(ExposerTest, ServesTheRegistryOnAFreePortAndSharesItWithNobody) {
 TEST(ExposerTest, UnreadableAddressIsAStatus) {
   const Registry registry;
   for (const char* address :
-       {"nowhere:x", "", ":", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:65536", "192.0.2.1:0"}) {
-    EXPECT_EQ(Exposer::Start({.address = address}, registry).status().code(),
-              absl::StatusCode::kFailedPrecondition)
-        << address;
+       {"nowhere:x", "", ":", "7101", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:65536"}) {
+    const absl::Status status = Exposer::Start({.address = address}, registry).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is not host:port"));
   }
+  EXPECT_EQ(Exposer::Start({.address = "192.0.2.1:0"}, registry).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 // A connection that sends `first`, then a piece of what is no whole request every now and then.
