@@ -76,6 +76,12 @@ class Handler : public Reactor, public std::enable_shared_from_this<Handler<Reac
   // The last callback, always called: the RPC is over and ended with `status` on this side.
   virtual void OnClosed(const absl::Status& /*status*/) {}
 
+  // In OnClosed only: CANCELLED where the client had gone before the status could be sent, though
+  // this side had decided how to end; else `status`.
+  absl::Status AsClientGot(const absl::Status& status) const {
+    if (!context_->IsCancelled()) return status;
+    return absl::CancelledError("the client had gone before it was answered");
+  }
   // Valid in Start() only, for metadata and the peer's address.
   grpc::CallbackServerContext* context() const { return context_; }
 

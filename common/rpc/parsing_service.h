@@ -31,8 +31,10 @@ namespace lockstep::rpc {
 template <typename CallbackService>
 class ParsingService : public CallbackService {
  protected:
-  // Told of each request that does not parse. Must not block; any thread.
-  using OnUnparsed = std::function<void(const absl::Status& why)>;
+  // Told of the end of each call without a message that parses, and of the status that its client
+  // got: CANCELLED where it had gone, which is why most messages that never come do not. Must not
+  // block; any thread.
+  using OnUnparsed = std::function<void(const CallScope& scope, const absl::Status& status)>;
 
   explicit ParsingService(absl::string_view full_name) : full_name_(full_name) {}
 
@@ -50,7 +52,7 @@ class ParsingService : public CallbackService {
                             grpc::CallbackServerContext* context, const Received<Request>* request,
                             Response* response) -> Reactor* {
                           if (request->parses) return start(context, &request->message, response);
-                          return AnswerUnparsed<Reactor, Request>(context, on_unparsed);
+                          return AnswerUnparsed<Reactor>(*request, on_unparsed, context);
                         }));
   }
   // One request, a stream of answers.
@@ -67,7 +69,7 @@ class ParsingService : public CallbackService {
                             grpc::CallbackServerContext* context,
                             const Received<Request>* request) -> Reactor* {
                           if (request->parses) return start(context, &request->message);
-                          return AnswerUnparsed<Reactor, Request>(context, on_unparsed);
+                          return AnswerUnparsed<Reactor>(*request, on_unparsed, context);
                         }));
   }
   // Streams both ways; the handler, a BidiHandler<Received<Request>, Response>, sees what does not
@@ -85,20 +87,23 @@ class ParsingService : public CallbackService {
   template <typename Reactor>
   class Refusal final : public Handler<Reactor> {
    public:
-    Refusal(absl::Status why, grpc::CallbackServerContext* context)
-        : Handler<Reactor>(context), why_(std::move(why)) {}
+    Refusal(absl::Status why, OnUnparsed on_unparsed, grpc::CallbackServerContext* context)
+        : Handler<Reactor>(context), why_(std::move(why)), on_unparsed_(std::move(on_unparsed)) {}
 
    private:
     void Start() override { this->Finish(why_); }
+    void OnClosed(const absl::Status& status) override {
+      if (on_unparsed_) on_unparsed_(this->scope(), this->AsClientGot(status));
+    }
     const absl::Status why_;
+    const OnUnparsed on_unparsed_;
   };
 
   template <typename Reactor, typename Request>
-  static Reactor* AnswerUnparsed(grpc::CallbackServerContext* context,
-                                 const OnUnparsed& on_unparsed) {
-    absl::Status why = DoesNotParse<Request>();
-    if (on_unparsed) on_unparsed(why);
-    return StartHandler<Refusal<Reactor>>(std::move(why), context);
+  static Reactor* AnswerUnparsed(const Received<Request>& received, const OnUnparsed& on_unparsed,
+                                 grpc::CallbackServerContext* context) {
+    return StartHandler<Refusal<Reactor>>(
+        received.came ? DoesNotParse<Request>() : DidNotCome<Request>(), on_unparsed, context);
   }
 
   // gRPC numbers methods in the order of the .proto file.

@@ -15,6 +15,7 @@ template <typename Message>
 struct Received {
   Message message;  // Of no use unless it parses.
   bool parses = false;
+  bool came = false;  // False where the client has gone, or half-closed, before it had sent one.
 };
 
 // What to answer to a message that does not parse.
@@ -25,6 +26,13 @@ absl::Status DoesNotParse() {
                    ": it is damaged or of another type, or a string in it is not UTF-8"));
 }
 
+// What to answer where no message came.
+template <typename Message>
+absl::Status DidNotCome() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the call came without its message, ", Message::descriptor()->full_name()));
+}
+
 }  // namespace lockstep::rpc
 
 // How gRPC reads it.
@@ -32,6 +40,7 @@ template <typename Message>
 class grpc::SerializationTraits<lockstep::rpc::Received<Message>> {
  public:
   static Status Deserialize(ByteBuffer* buffer, lockstep::rpc::Received<Message>* received) {
+    received->came = buffer->Valid();
     received->parses = SerializationTraits<Message>::Deserialize(buffer, &received->message).ok();
     return Status::OK;
   }

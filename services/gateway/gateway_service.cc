@@ -88,8 +88,9 @@ void GatewayService::Refuse(const char* method) {
 
 // What counts as requests.
 void GatewayService::ServeGeneration() {
-  const auto count = [this](const absl::Status& why) {
-    parts_.starter->meter().Count({.code = why.code()});
+  const auto count = [this](const rpc::CallScope& scope, const absl::Status& status) {
+    const RequestMeter& meter = parts_.starter->meter();
+    meter.Count(meter.Arrive(scope.deadline), status);
   };
   ServeUnary<v1::GenerateRequest, v1::GenerateResponse>(
       "Generate",

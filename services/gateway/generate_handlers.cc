@@ -80,7 +80,7 @@ void AnswerHandler<Request, Response>::OnCancelled() {
 
 template <typename Request, typename Response>
 void AnswerHandler<Request, Response>::OnClosed(const absl::Status& status) {
-  starter_->meter().Count(arrival_, status);
+  starter_->meter().Count(arrival_, this->AsClientGot(status));
 }
 
 template class AnswerHandler<v1::GenerateRequest, v1::GenerateResponse>;
@@ -137,7 +137,7 @@ void GenerateStreamHandler::OnCancelled() {
 }
 
 void GenerateStreamHandler::OnClosed(const absl::Status& status) {
-  starter_->meter().Count(arrival_, status);
+  starter_->meter().Count(arrival_, AsClientGot(status));
 }
 
 }  // namespace lockstep::gateway

@@ -1,5 +1,6 @@
 // Requests that do not parse, as a client of another language may send them: each gets an error
-// that says so, is counted, and takes no other request with it.
+// that says so, is counted, and takes no other request with it. And requests that never come, since
+// their client has gone: each is counted by what its client got.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,11 +24,13 @@ using ::testing::HasSubstr;
 // Sends raw messages, half-closes and keeps what comes.
 class RawCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  RawCall(grpc::GenericStub* stub, const std::string& method, std::vector<std::string> messages)
+  enum class End { kHalfClose, kNone };
+  RawCall(grpc::GenericStub* stub, const std::string& method, std::vector<std::string> messages,
+          End end = End::kHalfClose, absl::Duration timeout = absl::Seconds(60))
       : messages_(std::move(messages)) {
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     stub->PrepareBidiStreamingCall(&context_, method, {}, this);
-    WriteNext();
+    if (end == End::kHalfClose) WriteNext();
     StartRead(&answer_);
     StartCall();
   }
@@ -36,6 +39,7 @@ class RawCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
     while (!done_) changed_.Wait(&mutex_);
     return status_;
   }
+  void Cancel() { context_.TryCancel(); }
   // After Wait().
   const std::vector<std::string>& answers() const { return answers_; }
 
@@ -95,12 +99,15 @@ const google::protobuf::ServiceDescriptor* Service() {
   return v1::GenerateRequest::descriptor()->file()->FindServiceByName("RolloutService");
 }
 
+std::string MethodPath(const std::string& method) {
+  return absl::StrCat("/", Service()->full_name(), "/", method);
+}
+
 TEST_F(UnparsedTest, EveryMethodOfOneRequestSaysThatItDoesNotParse) {
   for (int i = 0; i < Service()->method_count(); ++i) {
     const google::protobuf::MethodDescriptor& method = *Service()->method(i);
     if (method.client_streaming()) continue;
-    RawCall call(stub_.get(), absl::StrCat("/", Service()->full_name(), "/", method.name()),
-                 {"\xff"});
+    RawCall call(stub_.get(), MethodPath(method.name()), {"\xff"});
     const grpc::Status status = call.Wait();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method.name();
     EXPECT_THAT(status.error_message(),
@@ -113,6 +120,36 @@ TEST_F(UnparsedTest, EveryMethodOfOneRequestSaysThatItDoesNotParse) {
   EXPECT_TRUE(Counted("invalid_argument", 3));
 }
 
+TEST_F(UnparsedTest, ACallWithoutAMessageSaysThatItHasNone) {
+  for (const char* method : {"Generate", "Score", "GenerateStream", "Tokenize"}) {
+    RawCall call(stub_.get(), MethodPath(method), {});
+    const grpc::Status status = call.Wait();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("came without its message, lockstep.v1."));
+  }
+  EXPECT_TRUE(Counted("invalid_argument", 3));
+}
+
+TEST_F(UnparsedTest, AClientThatLeavesBeforeItsMessageIsCountedByWhatItGot) {
+  const auto leave = [&](absl::Duration timeout, bool cancels) {
+    for (const char* method : {"Generate", "Score", "GenerateStream", "Tokenize"}) {
+      RawCall call(stub_.get(), MethodPath(method), {}, RawCall::End::kNone, timeout);
+      // One connection keeps the order of calls: this one has begun when the next is answered.
+      RawCall next(stub_.get(), MethodPath("GetServerInfo"), {""});
+      EXPECT_TRUE(next.Wait().ok());
+      if (cancels) call.Cancel();
+      EXPECT_EQ(call.Wait().error_code(),
+                cancels ? grpc::StatusCode::CANCELLED : grpc::StatusCode::DEADLINE_EXCEEDED);
+    }
+  };
+  leave(absl::Seconds(60), true);
+  EXPECT_TRUE(Counted("cancelled", 3));
+  leave(absl::Seconds(1), false);
+  EXPECT_TRUE(Counted("deadline_exceeded", 3));
+  EXPECT_TRUE(Counted("cancelled", 3));
+  EXPECT_TRUE(Counted("invalid_argument", 0));
+}
+
 TEST_F(UnparsedTest, AMessageOfAStreamIsAnItemWithAnErrorAndThoseAfterItAreRead) {
   const auto prompt = [](const std::string& id) {
     v1::GenerateManyRequest message;
@@ -123,7 +160,7 @@ TEST_F(UnparsedTest, AMessageOfAStreamIsAnItemWithAnErrorAndThoseAfterItAreRead)
   };
   std::string not_utf8 = prompt("ab");
   not_utf8.replace(not_utf8.find("ab"), 2, "\xff\xfe");
-  RawCall call(stub_.get(), absl::StrCat("/", Service()->full_name(), "/GenerateMany"),
+  RawCall call(stub_.get(), MethodPath("GenerateMany"),
                {"\xff", prompt("one"), not_utf8, prompt("three"), "", prompt("five")});
   const grpc::Status status = call.Wait();
   EXPECT_TRUE(status.ok()) << status.error_message();

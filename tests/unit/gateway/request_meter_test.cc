@@ -39,6 +39,8 @@ TEST_F(RequestMeterTest, ClientWhoseTimeHasComeDidNotCancel) {
   EXPECT_EQ(Gone(absl::Milliseconds(20), absl::Milliseconds(20)), kLate);
   EXPECT_EQ(Gone(absl::Milliseconds(20), absl::Milliseconds(30)), kLate);
   EXPECT_EQ(Gone(absl::Milliseconds(1010), absl::Milliseconds(1001)), kLate);
+  // It was 25 ms on its way.
+  EXPECT_EQ(Gone(absl::Milliseconds(30), absl::Milliseconds(5)), kLate);
   constexpr auto kCancelled = absl::StatusCode::kCancelled;
   EXPECT_EQ(Gone(absl::Seconds(101), absl::Seconds(90)), kCancelled);
   EXPECT_EQ(Gone(absl::Seconds(1), absl::Milliseconds(900)), kCancelled);
