@@ -51,8 +51,10 @@ int64_t Blocks(int64_t tokens, int64_t block_tokens) {
 }  // namespace
 
 absl::StatusOr<v1::TokenizeResponse> AnswerTokenize(const text::Tokenizer* tokenizer,
+                                                    const ClusterView& cluster,
                                                     const v1::TokenizeRequest& request) {
   if (tokenizer == nullptr) return NoTokenizer();
+  LOCKSTEP_RETURN_IF_ERROR(cluster.Limits().status());
   LOCKSTEP_RETURN_IF_ERROR(CheckTextBytes(request.text().size(), "text"));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<int32_t> ids,
@@ -86,7 +88,9 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
                                                     double tokens_per_second,
                                                     const v1::EstimateRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(CheckEstimateSize(request));
-  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetClusterInfoResponse info, cluster.Info());
+  LOCKSTEP_RETURN_IF_ERROR(cluster.Limits().status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ClusterView::Facts facts, cluster.Look());
+  const v1::GetClusterInfoResponse& info = facts.info;
   const int64_t block_tokens = std::max<int64_t>(1, info.kv_block_tokens());
   v1::EstimateResponse response;
   response.set_fits(true);
@@ -122,8 +126,8 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
 }
 
 absl::StatusOr<v1::GetServerInfoResponse> AnswerServerInfo(const ClusterView& cluster) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto limits, cluster.Limits());
-  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetClusterInfoResponse info, cluster.Info());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ClusterView::Facts facts, cluster.Look());
+  const auto& [limits, info] = facts;
   v1::GetServerInfoResponse response;
   response.set_version(kVersion);
   *response.mutable_fingerprint() = limits->fingerprint;

@@ -9,6 +9,7 @@
 namespace lockstep::gateway {
 
 absl::StatusOr<v1::TokenizeResponse> AnswerTokenize(const text::Tokenizer* tokenizer,
+                                                    const ClusterView& cluster,
                                                     const v1::TokenizeRequest& request);
 absl::StatusOr<v1::DetokenizeResponse> AnswerDetokenize(
     const std::shared_ptr<const text::Tokenizer>& tokenizer, const ClusterView& cluster,
@@ -17,6 +18,7 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
                                                     const ClusterView& cluster,
                                                     double tokens_per_second,
                                                     const v1::EstimateRequest& request);
+// Of the cluster, also one that this gateway does not fit.
 absl::StatusOr<v1::GetServerInfoResponse> AnswerServerInfo(const ClusterView& cluster);
 
 }  // namespace lockstep::gateway

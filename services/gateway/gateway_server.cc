@@ -1,6 +1,8 @@
 #include "services/gateway/gateway_server.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -54,6 +56,13 @@ absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options
   return server;
 }
 
+std::optional<OwnTokenizer> OwnTokenizerOf(const GatewayOptions& options,
+                                           const text::Tokenizer* tokenizer) {
+  if (tokenizer == nullptr) return std::nullopt;
+  return OwnTokenizer{.file = options.tokenizer_dir + "/tokenizer.json",
+                      .digest = tokenizer->digest().ToString()};
+}
+
 }  // namespace
 
 class GatewayServer::Impl {
@@ -68,8 +77,8 @@ class GatewayServer::Impl {
   // The ticker's work, on its thread "gateway-ticker".
   void RunTicker();
   void AskClusterInfo(absl::Time now);
-  // Ready once the model is known, since until then every request is refused; and then for good,
-  // whoever leaves later.
+  // Ready once the model is known, since until then every request is refused, whoever leaves later;
+  // and only while the tokenizer is the model's.
   void NoteReady();
   bool AnyRunning() const { return !table_->Running().empty(); }
 
@@ -79,7 +88,7 @@ class GatewayServer::Impl {
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::unique_ptr<v1::SchedulerService::StubInterface> scheduler_;
   // Shared with the calls that are under way when the gateway ends.
-  const std::shared_ptr<ClusterView> cluster_ = std::make_shared<ClusterView>();
+  std::shared_ptr<ClusterView> cluster_;
   ThroughputMeter throughput_;
   ManyStreams streams_;
   SlotPool slots_{options_.stream_slots_total};
@@ -95,7 +104,7 @@ class GatewayServer::Impl {
   base::CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time next_info_ = absl::InfinitePast();  // The ticker's own, as the next one.
-  bool ready_ = false;
+  absl::Status noted_;  // Why requests are refused, as health and log say it.
   std::thread ticker_;
 };
 
@@ -105,6 +114,8 @@ absl::Status GatewayServer::Impl::Start() {
   if (!options_.tokenizer_dir.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, text::Tokenizer::Load(options_.tokenizer_dir));
   }
+  cluster_ = std::make_shared<ClusterView>(OwnTokenizerOf(options_, tokenizer_.get()));
+  noted_ = cluster_->Limits().status();
   scheduler_ = v1::SchedulerService::NewStub(rpc::MakeChannel(
       options_.scheduler, service::ChannelOptionsTo("scheduler", options_.server)));
   table_ = std::make_unique<RequestTable>(
@@ -168,14 +179,16 @@ void GatewayServer::Impl::RunTicker() {
 }
 
 void GatewayServer::Impl::NoteReady() {
-  if (ready_ || !cluster_->Limits().ok()) return;
-  ready_ = true;
-  server_->health().SetReady(true);
-  base_->logger().Info("ready", {});
+  const absl::Status refusal = cluster_->Limits().status();
+  if (refusal == noted_) return;
+  noted_ = refusal;
+  server_->health().SetReady(refusal.ok());
+  if (refusal.ok()) return base_->logger().Info("ready", {});
+  base_->logger().Error("wrong_tokenizer", {{"error", refusal}});
 }
 
 void GatewayServer::Impl::AskClusterInfo(absl::Time now) {
-  next_info_ = now + (cluster_->Limits().ok() ? kInfoPause : kInfoPauseUntilFirst);
+  next_info_ = now + (cluster_->Look().ok() ? kInfoPause : kInfoPauseUntilFirst);
   v1::GetClusterInfoRequest request;
   request.set_cluster_id(options_.server.cluster_id);
   using Scheduler = v1::SchedulerService::StubInterface::async_interface;

@@ -8,7 +8,8 @@
 
 namespace lockstep::gateway {
 
-// One gateway. Ready once it serves; peers that are away show as UNAVAILABLE answers and metrics.
+// One gateway. Ready once a worker has told it the model, and while its tokenizer is the model's;
+// peers that are away show as UNAVAILABLE answers and metrics.
 class GatewayServer {
  public:
   static absl::StatusOr<std::unique_ptr<GatewayServer>> Start(GatewayOptions options);

@@ -151,8 +151,9 @@ void GatewayService::ServeRelays() {
 }
 
 void GatewayService::ServeAnswers() {
-  ServeAnswer<v1::TokenizeRequest, v1::TokenizeResponse>(
-      "Tokenize", [this](const auto& r) { return AnswerTokenize(parts_.tokenizer.get(), r); });
+  ServeAnswer<v1::TokenizeRequest, v1::TokenizeResponse>("Tokenize", [this](const auto& r) {
+    return AnswerTokenize(parts_.tokenizer.get(), *parts_.cluster, r);
+  });
   ServeAnswer<v1::DetokenizeRequest, v1::DetokenizeResponse>("Detokenize", [this](const auto& r) {
     return AnswerDetokenize(parts_.tokenizer, *parts_.cluster, r);
   });

@@ -102,12 +102,12 @@ absl::Status ClusterHarness::StartRouter() {
   return absl::OkStatus();
 }
 
-absl::Status ClusterHarness::StartWorker(int index) {
+absl::Status ClusterHarness::StartWorker(int index, const std::string& model) {
   config::v1::WorkerConfig config;
   *config.mutable_server() = Server("worker", worker_ports_[index], worker_metrics_[index]);
   config.set_worker_id(absl::StrCat("worker-", index));
   config.set_scheduler(Address(scheduler_port_));
-  config.set_model(options_.model);
+  config.set_model(model);
   config.set_backend(options_.backend);
   config.set_certificates_path(options_.certificates_path);
   config.set_mode(options_.mode);
@@ -131,7 +131,10 @@ absl::Status ClusterHarness::StartGateway() {
   *config.mutable_server() = Server("gateway", gateway_port_, gateway_metrics_);
   config.add_routers(Address(router_port_));
   config.set_scheduler(Address(scheduler_port_));
-  if (worker::NamesDirectory(options_.model)) config.set_tokenizer_dir(options_.model);
+  config.set_tokenizer_dir(options_.tokenizer_directory);
+  if (options_.tokenizer_directory.empty() && worker::NamesDirectory(options_.model)) {
+    config.set_tokenizer_dir(options_.model);
+  }
   config.set_tokens_dir(options_.tokens_directory);
   config.set_sequences_max(options_.gateway_sequences_max);
   config.set_stream_slots_total(options_.stream_slots_total);

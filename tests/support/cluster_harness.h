@@ -46,7 +46,8 @@ class ClusterHarness {
     // With authorities.pem and ROLE.pem, ROLE.key of all four roles and of "trainer", which stub()
     // is. Empty: plaintext.
     std::string tls_directory;
-    std::string tokens_directory;  // Of the gateway.
+    std::string tokens_directory;     // Of the gateway.
+    std::string tokenizer_directory;  // Of the gateway; empty: the model's.
   };
   explicit ClusterHarness(Options options);
   ~ClusterHarness();
@@ -61,7 +62,8 @@ class ClusterHarness {
   void DrainGateway(absl::Duration deadline) { gateway_->Drain(absl::Now() + deadline); }
   void StopRouter() { router_.reset(); }
   absl::Status StartGateway();
-  absl::Status StartWorker(int index);
+  absl::Status StartWorker(int index) { return StartWorker(index, options_.model); }
+  absl::Status StartWorker(int index, const std::string& model);
   // Without a farewell, as a kill would.
   void StopWorker(int index) { workers_[index].reset(); }
   worker::WorkerServer* worker(int index) { return workers_[index].get(); }
