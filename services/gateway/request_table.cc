@@ -16,6 +16,10 @@ absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
     const std::string& request_id, const std::string& body_digest, int64_t samples,
     absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()> make) {
   base::MutexLock lock(&mutex_);
+  // One that has ended since the last sweep, cut short, must not answer for the next one.
+  if (in_work_.contains(request_id) && entries_[request_id].generation->finished()) {
+    KeepFinishedLocked(request_id, clock_->Now());
+  }
   const auto found = entries_.find(request_id);
   if (found != entries_.end()) {
     if (found->second.body_digest != body_digest) {

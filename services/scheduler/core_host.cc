@@ -173,7 +173,7 @@ void CoreHost::OnAdmitCommand(RouterStream stream, const v1::AdmitCommand& comma
     core_->Withdraw(stream,
                     {command.withdrawn_handles().begin(), command.withdrawn_handles().end()});
   }
-  core_->Admit(std::move(requests));
+  core_->Admit(std::move(requests));  // Without any too: it finishes what waited for tickets.
   CarryOut();
 }
 

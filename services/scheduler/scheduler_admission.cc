@@ -36,6 +36,7 @@ void SchedulerCore::Admit(std::vector<AdmissionRequest> requests) {
     const AdmitOutcome& outcome = decisions_.outcomes[i];
     if (outcome.ticket.ok()) GrantAhead(outcome.stream, outcome.ticket->worker);
   }
+  FinishOperations();
 }
 
 void SchedulerCore::Use(const std::vector<AdmissionRequest>& requests) {
@@ -43,6 +44,8 @@ void SchedulerCore::Use(const std::vector<AdmissionRequest>& requests) {
     // A report that makes no sense leaves the ticket as it was.
     if (!CheckNumbers(request.demand).ok() || !advance_.Remove(request.used_ticket)) continue;
     ledger_.SetRequest(request.used_ticket, request.request);
+    aborted_.Granted(request.request);
+    AwaitIfAborting(request);
     const WorkerName worker = ledger_.Find(request.used_ticket)->worker;
     Account(request.used_ticket, *registry_.Find(worker), request);
     ++counters_.used_advance;
@@ -54,9 +57,11 @@ void SchedulerCore::Use(const std::vector<AdmissionRequest>& requests) {
 
 void SchedulerCore::GrantAhead(RouterStream stream, const WorkerName& name) {
   const WorkerRegistry::Worker* worker = registry_.Find(name);
-  // Whoever waits comes first; and an aborted request must not slip in with a ticket that nobody
-  // checks.
-  if (!granting() || queue_.size() > 0 || aborted_.size() > 0 || worker->draining) return;
+  // Whoever waits comes first. And each abort by id makes those that are out worthless, lest a
+  // sequence slips in whose id nobody looks at: many aborts in a row should cost that once.
+  if (!granting() || queue_.size() > 0 || aborted_.Recent(clock_->Now()) || worker->draining) {
+    return;
+  }
   const int64_t missing = options_.advance_tickets - advance_.count(stream, name);
   if (missing <= 0 || 2 * missing < options_.advance_tickets) return;
   // All of them together stand for no more than half of what is free.
@@ -118,18 +123,17 @@ void SchedulerCore::Decide(AdmissionRequest request) {
   if (!status.ok()) Refuse(request, std::move(status), absl::ZeroDuration());
 }
 
-absl::Status SchedulerCore::CheckWanted(const AdmissionRequest& request) const {
-  const absl::Time now = clock_->Now();
+absl::Status SchedulerCore::CheckWanted(const AdmissionRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(request.demand));
   if (request.entry_epoch < state_.abort_epoch) {
     return absl::AbortedError(
         absl::StrCat("everything older than epoch ", state_.abort_epoch.value(),
                      " was aborted; the request entered at ", request.entry_epoch.value()));
   }
-  if (aborted_.Contains(request.request, now)) {
+  if (IsAborting(request.request) || aborted_.Ends(request.request, request.entry_epoch)) {
     return absl::AbortedError(absl::StrCat("request ", request.request.value(), " was aborted"));
   }
-  if (request.deadline <= now) return absl::DeadlineExceededError("no time left to wait");
+  if (request.deadline <= clock_->Now()) return absl::DeadlineExceededError("no time left to wait");
   return absl::OkStatus();
 }
 
@@ -163,6 +167,7 @@ bool SchedulerCore::TryGrant(const AdmissionRequest& request, const WorkerName& 
   if (!accounting_.Fits(worker, request.demand)) return false;
   const WorkerRegistry::Worker& living = *registry_.Find(worker);
   const base::TicketId id = ledger_.Grant(worker, request.request, clock_->Now());
+  aborted_.Granted(request.request);
   Account(id, living, request);
   Ticket ticket = MakeTicket(id, living);
   ticket.sequence = request.sequence;
@@ -218,7 +223,7 @@ void SchedulerCore::Release(const std::vector<base::TicketId>& tickets) {
     EndTickets({ticket}, worker);
     changed_.insert(worker);
   }
-  Settle();
+  ServeQueue();
 }
 
 void SchedulerCore::CloseStream(RouterStream stream) {

@@ -88,7 +88,9 @@ absl::Status SchedulerCore::SaveState(PersistentState next) {
 
 absl::Status SchedulerCore::BumpEpoch(PersistentState next) {
   next.admission_epoch = base::Epoch(state_.admission_epoch.value() + 1);
-  return SaveState(std::move(next));
+  LOCKSTEP_RETURN_IF_ERROR(SaveState(std::move(next)));
+  aborted_.EpochBegins();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SchedulerCore::RegisterAnswer> SchedulerCore::Register(

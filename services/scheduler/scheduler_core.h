@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -73,7 +74,8 @@ class SchedulerCore {
   void Use(const std::vector<AdmissionRequest>& requests);
   // A request that was granted meanwhile is not touched.
   void Withdraw(RouterStream stream, const std::vector<uint64_t>& handles);
-  // Tickets that ended or will not be used; unknown ones are ignored.
+  // Tickets that ended or will not be used; unknown ones are ignored. Operations that waited for
+  // them finish at the next Admit, which may bring their sequences back, or Tick.
   void Release(const std::vector<base::TicketId>& tickets);
   // Drops what the stream has waiting. Its tickets live until their workers report them gone; those
   // for sequences still to come, until no router would start with them any more.
@@ -111,11 +113,14 @@ class SchedulerCore {
     ControlCommand command;
     base::Epoch epoch;  // When it began.
     OperationResult result;
-    std::vector<base::RequestId> requests;  // Of Abort: not in the queue, so perhaps unknown.
-    bool drains = false;                    // A pause in wait mode.
-    // Advance tickets that were out when an abort of everything began. What starts with one of them
-    // counts as older than the abort.
+    absl::flat_hash_set<base::RequestId> aborting;  // Of Abort by ids.
+    absl::flat_hash_set<base::RequestId> known;     // Of these: ended here, not by a worker.
+    bool drains = false;                            // A pause in wait mode.
+    // Advance tickets that were out when an abort began. What starts with one of them counts as
+    // older than the abort.
     std::vector<base::TicketId> advance;
+    // Of the requests that are aborted, on their way when the abort began.
+    std::vector<base::TicketId> under_way;
     bool reported = true;  // Somebody waits for the result.
   };
   struct Largest {
@@ -141,7 +146,7 @@ class SchedulerCore {
   void UpdateLargest();
 
   void Decide(AdmissionRequest request);
-  absl::Status CheckWanted(const AdmissionRequest& request) const;
+  absl::Status CheckWanted(const AdmissionRequest& request);
   absl::Status CheckPossible(AdmissionRequest& request) const;
   bool TryGrant(const AdmissionRequest& request, const WorkerName& worker, absl::Duration waited);
   Ticket MakeTicket(base::TicketId id, const WorkerRegistry::Worker& worker) const;
@@ -164,6 +169,12 @@ class SchedulerCore {
   absl::Status BumpEpoch(PersistentState next);
   // Refuses those in the queue that entered before the abort epoch, and counts them.
   int64_t AbortQueued();
+  // True, and counted, while an abort of its id is not answered yet.
+  bool IsAborting(const base::RequestId& request);
+  // A sequence started with an advance ticket that was out when the abort of its request began.
+  void AwaitIfAborting(const AdmissionRequest& used);
+  // No ticket with which a sequence that the operation is to end could still start.
+  bool TicketsAreBack(Operation* operation) const;
   void SendTo(const WorkerRegistry::Worker& worker, OperationId operation, base::Epoch epoch,
               ControlCommand command);
   // Ends the leases of workers that kept silent, and calls others again whose call failed.

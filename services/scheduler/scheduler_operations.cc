@@ -31,21 +31,48 @@ absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::Request
   const absl::flat_hash_set<base::RequestId> ids(requests.begin(), requests.end());
   // A ticket that is still on its way would start after the worker was asked; a newer epoch makes
   // the worker refuse it, and its admission is asked for again and refused here. Whose an advance
-  // ticket is, nobody here knows yet.
-  if (ledger_.AnyUnseen(ids) || advance_.size() > 0) LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(state_));
-  for (const base::RequestId& request : ids) aborted_.Add(request, clock_->Now());
+  // ticket is, nobody here knows yet. And what entered before must be older than what comes later.
+  std::vector<base::TicketId> under_way = ledger_.Unseen(ids);
+  if (!under_way.empty() || advance_.size() > 0 || aborted_.EnteredNow(ids)) {
+    LOCKSTEP_RETURN_IF_ERROR(BumpEpoch(state_));
+  }
+  for (const base::RequestId& request : ids) {
+    aborted_.Add(request, state_.admission_epoch, clock_->Now());
+  }
   const std::vector<AdmissionQueue::Waiting> queued =
       queue_.TakeIf([&](const AdmissionRequest& request) { return ids.contains(request.request); });
   RefuseAll(queued, absl::AbortedError("the request was aborted"));
-  absl::flat_hash_set<base::RequestId> missing = ids;
-  for (const AdmissionQueue::Waiting& waiting : queued) missing.erase(waiting.request.request);
 
   Operation& operation = Begin({.abort_requests = requests});
   operation.result.aborted_sequences = static_cast<int64_t>(queued.size());
-  operation.requests.assign(missing.begin(), missing.end());
+  for (const AdmissionQueue::Waiting& one : queued) operation.known.insert(one.request.request);
+  operation.aborting = ids;
+  operation.under_way = std::move(under_way);
   const OperationId id = operation.result.operation;
   Settle();
   return id;
+}
+
+bool SchedulerCore::IsAborting(const base::RequestId& request) {
+  bool aborting = false;
+  for (auto& [id, operation] : operations_) {
+    if (!operation.aborting.contains(request)) continue;
+    operation.known.insert(request);
+    // Of several the first one has ended it.
+    if (!aborting) ++operation.result.aborted_sequences;
+    aborting = true;
+  }
+  return aborting;
+}
+
+void SchedulerCore::AwaitIfAborting(const AdmissionRequest& used) {
+  for (auto& [id, operation] : operations_) {
+    if (operation.aborting.contains(used.request) &&
+        std::find(operation.advance.begin(), operation.advance.end(), used.used_ticket) !=
+            operation.advance.end()) {
+      operation.under_way.push_back(used.used_ticket);
+    }
+  }
 }
 
 absl::StatusOr<OperationId> SchedulerCore::Pause(PauseMode mode) {
@@ -89,7 +116,7 @@ OperationId SchedulerCore::FlushCache(std::optional<std::string> cache_namespace
 SchedulerCore::Operation& SchedulerCore::Begin(const ControlCommand& command) {
   const OperationId id(++operation_count_);
   Operation operation{.command = command, .epoch = state_.admission_epoch};
-  if (command.abort_all) operation.advance = advance_.All();
+  if (command.abort_all || !command.abort_requests.empty()) operation.advance = advance_.All();
   for (const auto& [worker_id, worker] : registry_.living()) {
     operation.round.Add(worker.name, clock_->Now() + options_.control_timeout);
     SendTo(worker, id, operation.epoch, command);
@@ -146,14 +173,20 @@ void SchedulerCore::JoinOperations(const WorkerRegistry::Worker& worker, bool ma
   operations_.emplace(id, std::move(operation));
 }
 
+bool SchedulerCore::TicketsAreBack(Operation* operation) const {
+  // Until no router can start with an old ticket: whoever comes after the answer must not be taken
+  // for one that entered before the abort.
+  std::erase_if(operation->advance, [&](const auto& id) { return !advance_.Contains(id); });
+  // Until what was on its way has ended or come back here: it belongs into the answer.
+  std::erase_if(operation->under_way, [&](const auto& id) { return ledger_.Find(id) == nullptr; });
+  return operation->advance.empty() && operation->under_way.empty();
+}
+
 void SchedulerCore::FinishOperations() {
   if (recovering_) return;
   for (auto it = operations_.begin(); it != operations_.end();) {
     Operation& operation = it->second;
-    // Until no router can start with an old ticket: whoever comes after the answer must not be
-    // taken for one that entered before the abort.
-    std::erase_if(operation.advance, [&](const auto& id) { return !advance_.Contains(id); });
-    if (!operation.round.done() || !operation.advance.empty() ||
+    if (!operation.round.done() || !TicketsAreBack(&operation) ||
         (operation.drains && ledger_.size() > 0)) {
       ++it;
       continue;
@@ -163,8 +196,10 @@ void SchedulerCore::FinishOperations() {
     result.freed_blocks = operation.round.freed_blocks();
     result.epoch = state_.admission_epoch;
     result.unknown_requests = std::count_if(
-        operation.requests.begin(), operation.requests.end(),
-        [&](const auto& id) { return !operation.round.known_requests().contains(id); });
+        operation.aborting.begin(), operation.aborting.end(), [&](const base::RequestId& request) {
+          return !operation.known.contains(request) &&
+                 !operation.round.known_requests().contains(request);
+        });
     for (const WorkerName& silent : operation.round.silent()) {
       result.silent_workers.push_back(silent.id);
     }

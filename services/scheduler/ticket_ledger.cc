@@ -99,10 +99,13 @@ const TicketLedger::Entry* TicketLedger::Find(base::TicketId ticket) const {
   return it == tickets_.end() ? nullptr : &it->second;
 }
 
-bool TicketLedger::AnyUnseen(const absl::flat_hash_set<base::RequestId>& requests) const {
-  return std::any_of(tickets_.begin(), tickets_.end(), [&](const auto& item) {
-    return !item.second.seen && requests.contains(item.second.request);
-  });
+std::vector<base::TicketId> TicketLedger::Unseen(
+    const absl::flat_hash_set<base::RequestId>& requests) const {
+  std::vector<base::TicketId> unseen;
+  for (const auto& [ticket, entry] : tickets_) {
+    if (!entry.seen && requests.contains(entry.request)) unseen.push_back(ticket);
+  }
+  return unseen;
 }
 
 }  // namespace lockstep::scheduler

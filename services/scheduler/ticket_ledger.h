@@ -49,8 +49,8 @@ class TicketLedger {
   bool FromEarlierOffice(base::TicketId ticket) const;
   // Null when unknown. Valid until the next change.
   const Entry* Find(base::TicketId ticket) const;
-  // A ticket of one of these requests is on its way to a worker that has not reported it.
-  bool AnyUnseen(const absl::flat_hash_set<base::RequestId>& requests) const;
+  // Tickets of these requests that are on their way to a worker, or that it has not reported yet.
+  std::vector<base::TicketId> Unseen(const absl::flat_hash_set<base::RequestId>& requests) const;
   size_t size() const { return tickets_.size(); }
 
  private:

@@ -120,27 +120,89 @@ TEST_F(SchedulerOperationsTest, TicketRefusedAsStaleIsAdmittedAgainAfterAPause) 
   EXPECT_GT((*second)->epoch, ticket.epoch);
 }
 
-TEST_F(SchedulerOperationsTest, AbortByIdEndsQueuedOnesAndCatchesARacingAdmission) {
+// As a router asks for what has never had a ticket.
+AdmissionRequest Newcomer(AdmissionRequest request) {
+  request.entry_epoch = base::Epoch();
+  return request;
+}
+
+TEST_F(SchedulerOperationsTest, AbortByIdEndsAndCountsWhatWaitsAndWhatComesBeforeItsAnswer) {
   Join("a");
-  Admit(Request("s1", {"a"}, 1400, 16));
+  const Ticket running = **Admit(Newcomer(Request("s1", {"a"}, 1400, 16)));
   AdmissionRequest queued = Request("s2", {"a"}, 1400, 16);
-  AdmissionRequest racing = Request("s2", {"a"});
   const uint64_t handle = queued.handle;
-  Admit(std::move(queued));
+  Admit(Newcomer(std::move(queued)));
   const OperationId id = *core_->Abort({RequestId("s1"), RequestId("s2"), RequestId("nobody")});
   EXPECT_EQ(OutcomeOf(handle)->status().code(), StatusCode::kAborted);
-  EXPECT_EQ(Admit(std::move(racing))->status().code(), StatusCode::kAborted);
+  EXPECT_EQ(Admit(Newcomer(Request("s2", {"a"})))->status().code(), StatusCode::kAborted);
   AnswerCalls({.aborted_sequences = 1, .known_requests = {RequestId("s1")}});
+  core_->Release({running.id});
+  core_->Admit({});
   const auto result = ResultOf(id);
-  EXPECT_EQ(result->aborted_sequences, 2);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->aborted_sequences, 3);
   EXPECT_EQ(result->unknown_requests, 1);
-  Pass(absl::Seconds(11), {a_});
-  Collect();
-  EXPECT_TRUE(Admit(Request("s2", {"a"}))->ok());  // Long ago: a new request may have the id.
+}
+
+TEST_F(SchedulerOperationsTest, RequestUnderAnAbortedIdRunsAtOnceAfterTheAnswer) {
+  Join("a");
+  const Ticket first = **Admit(Newcomer(Request("s1", {"a"})));
+  Hold(first, 11);
+  Pass(options_.lease / 4, {a_});  // The worker has reported it: no ticket is on its way.
+  const OperationId id = *core_->Abort({RequestId("s1"), RequestId("nobody")});
+  AnswerCalls({.aborted_sequences = 1, .known_requests = {RequestId("s1")}});
+  ASSERT_TRUE(ResultOf(id).has_value());
+  EXPECT_EQ(ResultOf(id)->unknown_requests, 1);
+  for (const char* name : {"s1", "nobody"}) {
+    const auto again = Admit(Newcomer(Request(name, {"a"})));
+    ASSERT_TRUE(again.has_value() && again->ok()) << name;
+    // And stays alive when it moves.
+    AdmissionRequest moved = Request(name, {"a"});
+    moved.entry_epoch = (*again)->epoch;
+    moved.attempt = 1;
+    EXPECT_TRUE(Admit(std::move(moved))->ok()) << name;
+  }
+  // What was between two workers when the abort came ends whenever it comes.
+  AdmissionRequest old = Request("s1", {"a"});
+  old.entry_epoch = first.epoch;
+  old.attempt = 1;
+  EXPECT_EQ(Admit(std::move(old))->status().code(), StatusCode::kAborted);
+}
+
+TEST_F(SchedulerOperationsTest, TicketOnItsWayAtAnAbortBelongsIntoItsAnswer) {
+  Join("a");
+  const Ticket ticket = **Admit(Newcomer(Request("s1", {"a"})));
+  const OperationId id = *core_->Abort({RequestId("s1")});
+  AnswerCalls();
+  EXPECT_FALSE(ResultOf(id).has_value());
+  // The worker refused it, and the router asks again with the same message.
+  AdmissionRequest again = Request("s1", {"a"});
+  again.entry_epoch = ticket.epoch;
+  again.attempt = 1;
+  core_->Release({ticket.id});
+  EXPECT_EQ(Admit(std::move(again))->status().code(), StatusCode::kAborted);
+  ASSERT_TRUE(ResultOf(id).has_value());
+  EXPECT_EQ(ResultOf(id)->aborted_sequences, 1);
+  EXPECT_EQ(ResultOf(id)->unknown_requests, 0);
+}
+
+TEST_F(SchedulerOperationsTest, AbortsOfManyIdsInARowBeginOneEpoch) {
+  Join("a");
+  for (const char* name : {"s1", "s2", "s3"}) {
+    Hold(**Admit(Newcomer(Request(name, {"a"}, 160, 16))), 11);
+  }
+  Pass(options_.lease / 4, {a_});
+  const base::Epoch before = core_->state().epoch;
+  for (const char* name : {"s1", "s2", "s3", "nobody"}) {
+    ASSERT_TRUE(core_->Abort({RequestId(name)}).ok());
+    AnswerCalls();
+  }
+  EXPECT_EQ(core_->state().epoch.value(), before.value() + 1);
 }
 
 TEST_F(SchedulerOperationsTest, AbortOfATicketOnItsWayMakesItStale) {
   Join("a");
+  ASSERT_TRUE(core_->Abort({RequestId("other")}).ok());  // Once a start: what an earlier one knew.
   Admit(Request("s1", {"a"}));
   const base::Epoch before = core_->state().epoch;
   ASSERT_TRUE(core_->Abort({RequestId("other")}).ok());

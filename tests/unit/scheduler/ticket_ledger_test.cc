@@ -65,10 +65,10 @@ TEST_F(TicketLedgerTest, ReportOfAnotherWorkerEndsNothing) {
 
 TEST_F(TicketLedgerTest, KnowsWhichRequestsAreOnTheirWay) {
   const TicketId id = ledger_.Grant(kWorker, RequestId("r"), At(0));
-  EXPECT_TRUE(ledger_.AnyUnseen({RequestId("r")}));
-  EXPECT_FALSE(ledger_.AnyUnseen({RequestId("other")}));
+  EXPECT_EQ(ledger_.Unseen({RequestId("r")}).size(), 1u);
+  EXPECT_TRUE(ledger_.Unseen({RequestId("other")}).empty());
   ledger_.ApplyReport(Report({id}), At(1));
-  EXPECT_FALSE(ledger_.AnyUnseen({RequestId("r")}));
+  EXPECT_TRUE(ledger_.Unseen({RequestId("r")}).empty());
 }
 
 TEST_F(TicketLedgerTest, LostWorkerTakesItsTicketsAlong) {
