@@ -24,7 +24,9 @@ absl::Status CheckEnded(const v1::Sample& sample) {
       return absl::AbortedError(
           absl::StrCat(name, " is cut short: --timeout passed, or somebody aborted it"));
     case v1::FINISH_REASON_PARTIAL:
-      return absl::UnavailableError(absl::StrCat(name, " is cut short: the gateway drains"));
+      return absl::UnavailableError(absl::StrCat(name, " is cut short: the gateway drains",
+                                                 sample.has_error() ? "; its continuation: " : "",
+                                                 sample.error().message()));
     default:
       return absl::InternalError(absl::StrCat(name, " failed: ", sample.error().message()));
   }

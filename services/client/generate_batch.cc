@@ -85,7 +85,7 @@ void GenerateBatch::OnAnswer(std::shared_ptr<Item> item, v1::GenerateResponse an
   if (!whole.ok()) {
     End(*item, whole.status());
   } else if (*whole) {
-    End(*item, std::move(item->answer.response()));
+    End(*item, item->answer.Finish());
   } else {
     Begin(std::move(item));
   }
@@ -106,7 +106,8 @@ void GenerateBatch::OnFailure(std::shared_ptr<Item> item, const absl::Status& fa
       self->Send(std::move(item));
     });
   } else {
-    End(*item, WithAttempts(failed, reach_.target, reach_.channel, item->retry->attempts(now)));
+    End(*item, item->answer.Finish(WithAttempts(failed, reach_.target, reach_.channel,
+                                                item->retry->attempts(now))));
   }
 }
 

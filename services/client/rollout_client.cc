@@ -58,11 +58,12 @@ absl::StatusOr<v1::GenerateResponse> RolloutClient::Generate(const v1::GenerateR
   const absl::Time deadline = absl::Now() + options_.timeout;
   WholeAnswer answer(&request);
   for (bool whole = false; !whole;) {
-    LOCKSTEP_ASSIGN_OR_RETURN(v1::GenerateResponse response,
-                              Call(&v1::RolloutService::Stub::Generate, answer.next(), deadline));
-    LOCKSTEP_ASSIGN_OR_RETURN(whole, answer.Take(std::move(response)));
+    absl::StatusOr<v1::GenerateResponse> response =
+        Call(&v1::RolloutService::Stub::Generate, answer.next(), deadline);
+    if (!response.ok()) return answer.Finish(response.status());
+    LOCKSTEP_ASSIGN_OR_RETURN(whole, answer.Take(*std::move(response)));
   }
-  return std::move(answer.response());
+  return answer.Finish();
 }
 
 absl::Status RolloutClient::GenerateStream(

@@ -38,7 +38,9 @@ class RolloutClient {
 
   // Samples that a draining gateway gave back unfinished are continued, with the next gateway
   // behind the name, until they end by themselves. Where that one serves another contract or other
-  // weights, nothing of the first answer is used: the request is made again, whole.
+  // weights, nothing is mixed: the request is made again, whole. Tokens that were handed over are
+  // never lost: a continuation that ends early, or fails for good, gives back the sample as it was,
+  // aborted or (with the failure as its error) partial.
   absl::StatusOr<v1::GenerateResponse> Generate(const v1::GenerateRequest& request);
   // `on_delta` sees each delta as it comes, on the calling thread. Partial samples stay partial.
   absl::Status GenerateStream(const v1::GenerateRequest& request,

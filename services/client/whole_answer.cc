@@ -1,7 +1,11 @@
 #include "services/client/whole_answer.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
+#include "common/base/packed_array.h"
+#include "common/rpc/status_conversion.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "services/client/arrays.h"
 
@@ -21,6 +25,29 @@ bool BelongTogether(const v1::GenerateResponse& response, const v1::Sample& samp
   return before.empty() || after.empty() || *before.rbegin() == *after.begin();
 }
 
+int64_t ScoredCount(const v1::Sample& sample) {
+  return base::PackedCount(sample.token_ids()) - sample.unscored_tokens();
+}
+
+bool HasMorePrompt(const v1::Sample& sample, const v1::Sample& than) {
+  return sample.prompt_logprobs().raw().size() > than.prompt_logprobs().raw().size();
+}
+
+int64_t TokenCount(const v1::GenerateResponse& response) {
+  int64_t count = 0;
+  for (const v1::Sample& sample : response.samples()) {
+    count += base::PackedCount(sample.token_ids());
+  }
+  return count;
+}
+
+bool IsCutShort(const v1::GenerateResponse& response) {
+  return std::any_of(response.samples().begin(), response.samples().end(), [](const auto& sample) {
+    return sample.finish_reason() == v1::FINISH_REASON_PARTIAL ||
+           sample.finish_reason() == v1::FINISH_REASON_ABORT;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<bool> WholeAnswer::Take(v1::GenerateResponse answer) {
@@ -30,15 +57,40 @@ absl::StatusOr<bool> WholeAnswer::Take(v1::GenerateResponse answer) {
     return IsWhole();
   }
   if (answer.samples_size() != 1) return absl::InternalError("a continuation has no sample");
-  v1::Sample* sample = response_.mutable_samples(sample_);
-  if (!BelongTogether(response_, *sample, answer)) {
+  if (!BelongTogether(response_, response_.samples(sample_), answer)) {
+    if (TokenCount(response_) > TokenCount(given_up_)) given_up_.Swap(&response_);
+    response_.Clear();
     begun_ = false;
     return false;
   }
-  v1::Sample* continued = answer.mutable_samples(0);
-  continued->mutable_prompt_logprobs()->Swap(sample->mutable_prompt_logprobs());
-  sample->Swap(continued);
+  Join(answer.mutable_samples(0));
   return IsWhole();
+}
+
+void WholeAnswer::Join(v1::Sample* continued) {
+  v1::Sample* sample = response_.mutable_samples(sample_);
+  v1::LogprobArrays prompt;
+  prompt.Swap((HasMorePrompt(*continued, *sample) ? continued : sample)->mutable_prompt_logprobs());
+  // Where it ended before as much was computed again, the first answer knows more.
+  if (ScoredCount(*continued) >= ScoredCount(*sample)) {
+    sample->Swap(continued);
+  } else {
+    sample->set_finish_reason(continued->finish_reason());
+    sample->clear_error();
+    if (continued->has_error()) *sample->mutable_error() = continued->error();
+  }
+  sample->mutable_prompt_logprobs()->Swap(&prompt);
+}
+
+absl::StatusOr<v1::GenerateResponse> WholeAnswer::Finish(const absl::Status& failed) {
+  const bool cut_short = !failed.ok() || IsCutShort(response_);
+  if (cut_short && TokenCount(given_up_) > TokenCount(response_)) response_.Swap(&given_up_);
+  if (response_.samples().empty() && !failed.ok()) return failed;
+  for (v1::Sample& sample : *response_.mutable_samples()) {
+    if (failed.ok() || sample.finish_reason() != v1::FINISH_REASON_PARTIAL) continue;
+    *sample.mutable_error() = rpc::ToErrorDetail(failed);
+  }
+  return std::move(response_);
 }
 
 bool WholeAnswer::IsWhole() {
@@ -60,10 +112,15 @@ v1::GenerateRequest ContinuationOf(const v1::GenerateRequest& request,
   next.clear_n();
   next.set_first_sample_index(partial.index());
   next.set_exact_seed(partial.sub_seed());
-  // The prompt as it was used, so that text is not tokenised a second time. Its logprobs are in the
-  // first answer already.
+  // The prompt as it was used, so that text is not tokenised a second time.
   *next.mutable_prompt_ids()->mutable_ids() = ToIdField(ReadIds(response.prompt_ids()));
-  next.mutable_logprobs()->clear_prompt_from();
+  // Only the first sample of an answer has logprobs of the prompt.
+  const bool is_first = partial.index() == response.samples(0).index();
+  const int64_t prompt_positions =
+      base::PackedCount(response.prompt_ids()) - next.logprobs().prompt_from();
+  if (!is_first || base::PackedCount(partial.prompt_logprobs().raw()) >= prompt_positions) {
+    next.mutable_logprobs()->clear_prompt_from();
+  }
   *next.mutable_generated_ids() = ToIdField(ReadIds(partial.token_ids()));
   return next;
 }

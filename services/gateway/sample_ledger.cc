@@ -1,6 +1,7 @@
 #include "services/gateway/sample_ledger.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,8 +53,13 @@ absl::Status SampleLedger::ApplyTokens(const v1::SequenceDelta& delta) {
   LOCKSTEP_RETURN_IF_ERROR(AppendArray(delta.token_ids(), "token_ids", delta.token_begin(), count,
                                        1, 0, token_count_, sample_.mutable_token_ids()));
   int64_t added = 0;
-  LOCKSTEP_RETURN_IF_ERROR(AppendLogprobs(delta.logprobs(), delta.token_begin(), count, widths_, 0,
-                                          token_count_, sample_.mutable_logprobs(), &added));
+  const absl::Status status = AppendLogprobs(delta.logprobs(), delta.token_begin(), count, widths_,
+                                             0, token_count_, sample_.mutable_logprobs(), &added);
+  if (!status.ok()) {  // What was whole before is given back.
+    sample_.mutable_token_ids()->resize(token_count_ * base::kPackedNumberBytes);
+    *sample_.mutable_logprobs() = SliceLogprobs(sample_.logprobs(), widths_, 0, token_count_);
+    return status;
+  }
   token_count_ += added;
   AddVersion(delta, added);
   FeedText(first_new);
@@ -74,7 +80,7 @@ void SampleLedger::AddVersion(const v1::SequenceDelta& delta, int64_t added) {
 
 void SampleLedger::FeedText(int64_t first_new_token) {
   if (assembler_ == nullptr) return;
-  for (int64_t i = first_new_token; i < token_count_; ++i) {
+  for (int64_t i = first_new_token; i < base::PackedCount(sample_.token_ids()); ++i) {
     assembler_->Feed(base::PackedAt<int32_t>(sample_.token_ids(), i), sample_.mutable_text());
   }
 }
@@ -100,6 +106,11 @@ absl::Status SampleLedger::CheckStop(const v1::SequenceEnd& end) const {
 
 absl::Status SampleLedger::ApplyEnd(const v1::SequenceEnd& end) {
   if (end.reason() == v1::FINISH_REASON_STOP || end.reason() == v1::FINISH_REASON_LENGTH) {
+    const size_t given = context_->request.generated_ids.size();
+    if (token_count_ < static_cast<int64_t>(given)) {
+      return absl::InternalError(absl::StrCat("the worker ends the sample at token ", token_count_,
+                                              " of ", given, " that it was given"));
+    }
     LOCKSTEP_RETURN_IF_ERROR(CheckStop(end));
   }
   sample_.set_finish_reason(end.reason());
@@ -113,7 +124,7 @@ absl::Status SampleLedger::ApplyEnd(const v1::SequenceEnd& end) {
   usage->set_preemptions(end.usage().preemptions());
   usage->set_worker_id(end.worker_id());
   resumptions_ += end.resumptions();
-  FinishText();
+  Finish();
   return absl::OkStatus();
 }
 
@@ -121,7 +132,7 @@ void SampleLedger::End(v1::FinishReason reason, const absl::Status& error) {
   if (ended_) return;
   sample_.set_finish_reason(reason);
   if (reason == v1::FINISH_REASON_ERROR) *sample_.mutable_error() = rpc::ToErrorDetail(error);
-  FinishText();
+  Finish();
 }
 
 absl::Status SampleLedger::error() const {
@@ -129,8 +140,19 @@ absl::Status SampleLedger::error() const {
   return failed ? rpc::FromErrorDetail(sample_.error()) : absl::OkStatus();
 }
 
-void SampleLedger::FinishText() {
+void SampleLedger::KeepGivenIds() {
+  const std::vector<int32_t>& given = context_->request.generated_ids;
+  const int64_t unscored = static_cast<int64_t>(given.size()) - token_count_;
+  if (unscored <= 0) return;
+  sample_.mutable_token_ids()->append(
+      base::PackArray(std::span<const int32_t>(given).subspan(token_count_)));
+  sample_.set_unscored_tokens(unscored);
+  FeedText(token_count_);
+}
+
+void SampleLedger::Finish() {
   ended_ = true;
+  KeepGivenIds();
   if (assembler_ != nullptr) {
     assembler_->Finish(sample_.mutable_text());
     sample_.set_text_tail_bytes(std::string(assembler_->text_tail_bytes()));
@@ -138,7 +160,7 @@ void SampleLedger::FinishText() {
   }
   v1::Usage* usage = sample_.mutable_usage();
   usage->set_prompt_tokens(static_cast<int64_t>(context_->request.prompt_ids.size()));
-  usage->set_generated_tokens(token_count_);
+  usage->set_generated_tokens(base::PackedCount(sample_.token_ids()));
   usage->set_resumptions(resumptions_);
   if (sample_.finish_reason() != v1::FINISH_REASON_ERROR) {
     *sample_.mutable_receipt() = MakeReceipt(*context_, sample_, weights_digests_);
@@ -182,8 +204,9 @@ v1::GenerateDelta SampleLedger::Since(int64_t token_begin, int64_t prompt_begin,
   v1::GenerateDelta delta;
   delta.set_index(sample_.index());
   delta.set_token_begin(token_begin);
+  // Unscored tokens come with the end, behind all others.
+  delta.set_token_ids(sample_.token_ids().substr(token_begin * base::kPackedNumberBytes));
   if (token_begin < token_count_) {
-    delta.set_token_ids(sample_.token_ids().substr(token_begin * base::kPackedNumberBytes));
     *delta.mutable_logprobs() =
         SliceLogprobs(sample_.logprobs(), widths_, token_begin, token_count_);
     int64_t at = 0;

@@ -25,18 +25,20 @@ struct RequestContext {
 };
 
 // The ledger of record of one sample: results in order of absolute index, whoever computed them and
-// however often they were sent. Not thread-safe.
+// however often they were sent. Ids that the request gave come again as results; those that have
+// not when the sample ends are added to it as unscored. Not thread-safe.
 class SampleLedger {
  public:
   SampleLedger(std::shared_ptr<const RequestContext> context, int64_t sample);
 
   // Takes over what is new in `delta`. DATA_LOSS: bits that came twice differ. INTERNAL: a gap, a
-  // wrong size, or an end that our own stop matcher does not see.
+  // wrong size, an end that our own stop matcher does not see, or one before all given ids came.
   absl::Status Apply(const v1::SequenceDelta& delta);
   // Ends the sample from this side; does nothing after its end.
   void End(v1::FinishReason reason, const absl::Status& error = absl::OkStatus());
 
   bool ended() const { return ended_; }
+  // Tokens that workers brought: all but the unscored ones.
   int64_t token_count() const { return token_count_; }
   int64_t prompt_position_count() const { return prompt_count_; }
   const std::string& text() const { return sample_.text(); }
@@ -60,7 +62,8 @@ class SampleLedger {
   absl::Status ApplyEnd(const v1::SequenceEnd& end);
   absl::Status CheckStop(const v1::SequenceEnd& end) const;
   void FeedText(int64_t first_new_token);
-  void FinishText();
+  void Finish();
+  void KeepGivenIds();
   void AddVersion(const v1::SequenceDelta& delta, int64_t added);
 
   const std::shared_ptr<const RequestContext> context_;

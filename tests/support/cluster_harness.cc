@@ -59,6 +59,7 @@ config::v1::ServerConfig ClusterHarness::Server(const std::string& role, int por
   server.set_cluster_id("test");
   server.set_log_level("error");
   server.set_message_bytes_max(options_.message_bytes_max);
+  server.set_drain_finish_seconds(options_.drain_finish_seconds);
   if (options_.tls_directory.empty()) {
     server.set_plaintext(true);
     return server;
@@ -141,6 +142,7 @@ absl::Status ClusterHarness::StartGateway() {
   config.set_orphan_grace_seconds(options_.orphan_grace_seconds);
   config.set_stream_idle_timeout_seconds(options_.stream_idle_timeout_seconds);
   LOCKSTEP_ASSIGN_OR_RETURN(auto read, gateway::ReadGatewayOptions(config));
+  gateway_.reset();  // One that drained still has the port.
   LOCKSTEP_ASSIGN_OR_RETURN(gateway_, gateway::GatewayServer::Start(std::move(read)));
   LOCKSTEP_ASSIGN_OR_RETURN(const rpc::ChannelOptions channel, TrainerChannel());
   gateway_channel_ = rpc::MakeChannel(Address(gateway_port_), channel);

@@ -41,6 +41,7 @@ class ClusterHarness {
     double orphan_grace_seconds = 30;
     double stream_idle_timeout_seconds = 60;
     int64_t message_bytes_max = 0;     // 0 is the default.
+    double drain_finish_seconds = 0;   // 0 is the default.
     worker::WorkerHooks worker_hooks;  // Of every worker, or of hooked_worker alone.
     int hooked_worker = -1;
     // With authorities.pem and ROLE.pem, ROLE.key of all four roles and of "trainer", which stub()

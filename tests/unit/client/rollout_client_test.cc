@@ -71,8 +71,10 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
     base::MutexLock lock(&mutex_);
     return requests_;
   }
-  void FailNext(int calls, grpc::StatusCode code) {
+  // After `first` calls that do not fail.
+  void FailNext(int calls, grpc::StatusCode code, int first = 0) {
     base::MutexLock lock(&mutex_);
+    calls_before_ = first;
     fail_calls_ = calls;
     fail_code_ = code;
   }
@@ -89,10 +91,12 @@ class DrainingGateway final : public v1::RolloutService::CallbackService {
  private:
   bool Fails() {
     base::MutexLock lock(&mutex_);
+    if (calls_before_ > 0 && calls_before_-- > 0) return false;
     return fail_calls_ > 0 && fail_calls_-- > 0;
   }
 
   base::Mutex mutex_;
+  int calls_before_ ABSL_GUARDED_BY(mutex_) = 0;
   int fail_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<grpc::StatusCode> fail_code_ = grpc::StatusCode::OK;
   int calls_of_first_contract_ ABSL_GUARDED_BY(mutex_) = 1000;
@@ -233,6 +237,18 @@ TEST_F(RolloutClientTest, MakesACallAgainThatItsGatewayRefusedOrLost) {
   }
   gateway_.FailNext(1, grpc::StatusCode::INTERNAL);
   EXPECT_EQ(client_.Generate(RequestWith(1)).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(RolloutClientTest, AContinuationThatFailsForGoodLosesNoToken) {
+  for (const bool batch : {false, true}) {
+    gateway_.FailNext(1, grpc::StatusCode::INTERNAL, /*first=*/2);
+    const auto answer = batch ? GenerateBatch::Start(client_, {RequestWith(1)}, {})->Wait()[0]
+                              : client_.Generate(RequestWith(1));
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(ReadIds(answer->samples(0).token_ids()).size(), 4u);
+    EXPECT_EQ(answer->samples(0).finish_reason(), v1::FINISH_REASON_PARTIAL);
+    EXPECT_THAT(answer->samples(0).error().message(), HasSubstr("not now"));
+  }
 }
 
 TEST_F(RolloutClientTest, AnEmptyBatchEndsAtOnce) {

@@ -65,13 +65,15 @@ class GenerationTest : public ::testing::Test {
   using Credit = Generation::Credit;
 
   std::shared_ptr<Generation> Make(int64_t n, Credit credit = Credit::kLedger, bool minted = false,
-                                   const std::string& id = "r", int64_t new_tokens = 10) {
+                                   const std::string& id = "r", int64_t new_tokens = 10,
+                                   std::vector<int32_t> given = {}) {
     auto context = std::make_shared<RequestContext>();
     auto limits = std::make_shared<ModelLimits>();
     context->limits = limits;
     context->request.request_id = id;
     context->request.request_id_minted = minted;
     context->request.prompt_ids = {1};
+    context->request.generated_ids = std::move(given);
     context->request.n = n;
     context->request.sub_seeds.assign(n, 7);
     context->request.effective.mutable_logprobs()->set_generated(true);
@@ -106,6 +108,22 @@ TEST_F(GenerationTest, LateSubscriberGetsEverythingFromTheBeginning) {
   generation->Subscribe(after);
   EXPECT_EQ(after->ids, watcher->ids);
   EXPECT_EQ(after->finished, 1);
+}
+
+TEST_F(GenerationTest, GivenTokensOfOneThatEndsWhereItWaitsAreToldAndNotCountedAsGenerated) {
+  auto generation = Make(1, Credit::kReader, false, "r", 10, {5, 6, 7});
+  generation->Start();
+  auto watcher = std::make_shared<Watcher>();
+  generation->Subscribe(watcher);
+  routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
+  generation->EndEarly(v1::FINISH_REASON_PARTIAL);
+  EXPECT_EQ(watcher->ids.size(), 12u);
+  EXPECT_EQ(watcher->finished, 1);
+  EXPECT_EQ(generation->Response().samples(0).unscored_tokens(), 2);
+  EXPECT_EQ(metrics_.generated_tokens.value(), 1);
+  auto after = std::make_shared<Watcher>();
+  generation->Subscribe(after);
+  EXPECT_EQ(after->ids, watcher->ids);
 }
 
 TEST_F(GenerationTest, LostRouterCostsBudgetAndTheLastLossEndsTheSample) {
