@@ -19,8 +19,8 @@ _HEAD = """# Settings
 One file in text-proto form per process, given with `--config`; `deploy/config` has examples. With
 several files each adds to those before it. `${{POD_NAME}}`, `${{POD_NAMESPACE}}` and
 `${{POD_IP}}` stand for what the environment says, `$${{` for `${{` itself; comments stay as they
-are. A setting left out takes its default. An unknown setting, or a value out of range, stops the
-start.
+are. A setting left out takes its default. An unknown setting, a number given as 0, or a value out
+of range stops the start.
 
 <!-- Written by docs/generate_config.py from {proto}. -->
 """

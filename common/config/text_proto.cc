@@ -42,6 +42,46 @@ class ErrorList final : public google::protobuf::io::ErrorCollector {
   std::vector<std::string> errors_;
 };
 
+bool IsZero(const google::protobuf::Message& message,
+            const google::protobuf::FieldDescriptor& field) {
+  using google::protobuf::FieldDescriptor;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+    case FieldDescriptor::CPPTYPE_INT64:
+    case FieldDescriptor::CPPTYPE_UINT32:
+    case FieldDescriptor::CPPTYPE_UINT64:
+    case FieldDescriptor::CPPTYPE_FLOAT:
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      // Without presence only what is not 0 counts as there.
+      return !message.GetReflection()->HasField(message, &field);
+    default:
+      return false;
+  }
+}
+
+// Adds an error for every number without presence that the text gives as 0. `where` says what the
+// text gives; `path` is that of the message, with a dot at its end unless it is the outermost one.
+void FindZeros(const google::protobuf::Message& message,
+               google::protobuf::TextFormat::ParseInfoTree& where, const std::string& path,
+               ErrorList* errors) {
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *type.field(i);
+    if (field.is_repeated()) continue;
+    if (field.cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
+      if (!message.GetReflection()->HasField(message, &field)) continue;
+      FindZeros(message.GetReflection()->GetMessage(message, &field),
+                *where.GetTreeForNested(&field, -1), absl::StrCat(path, field.name(), "."), errors);
+      continue;
+    }
+    const auto place = where.GetLocation(&field, -1);
+    if (place.line < 0 || !IsZero(message, field)) continue;
+    errors->AddError(
+        place.line, place.column,
+        absl::StrCat(path, field.name(), ": 0 is not more than 0; left out, it takes its default"));
+  }
+}
+
 absl::Status CannotBeRead(const std::string& path, int error) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(error)));
 }
@@ -74,7 +114,10 @@ absl::Status ParseTextProto(const std::string& name, const std::string& text,
   ErrorList errors(name);
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
+  google::protobuf::TextFormat::ParseInfoTree where;
+  parser.WriteLocationsTo(&where);
   const bool parsed = parser.ParseFromString(text, message);
+  if (parsed) FindZeros(*message, where, "", &errors);
   if (parsed && errors.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(errors.empty() ? absl::StrCat(name, ": cannot be parsed")
                                                    : errors.Join());

@@ -11,7 +11,9 @@ namespace lockstep::config {
 
 // Reads the text proto at `path` into `message`, with variables of the environment (variables.h).
 // kInvalidArgument names the path when it cannot be read, or every error as "path:line:column:
-// what", counted from one. Unknown fields and fields given twice are errors.
+// what", counted from one. Unknown fields and fields given twice are errors. So is a number that is
+// given as 0: it could not be told from one that is left out and takes its default, and no setting
+// means anything by 0.
 absl::Status ReadTextProto(const std::string& path, google::protobuf::Message* message);
 
 // The same for text in memory; `name` stands where the path would.

@@ -94,6 +94,21 @@ absl::Status Check(const ClusterOptions& options, int port_count) {
     return absl::InvalidArgumentError(
         absl::StrCat("--port: ", options.port, " is outside [0, ", 65536 - port_count, "]"));
   }
+  for (const int64_t ranks : options.tensor_parallel) {
+    if (ranks < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tensor_parallel: ", ranks, " is less than 1"));
+    }
+  }
+  // A 0 leaves the setting out, and what is too large the workers refuse.
+  for (const auto& [flag, value] :
+       {std::pair("--threads", options.threads), std::pair("--kv_mib", options.kv_mib),
+        std::pair("--chunk_tokens", options.chunk_tokens),
+        std::pair("--reduction_segments", options.reduction_segments)}) {
+    if (value < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is less than 0"));
+    }
+  }
   LOCKSTEP_RETURN_IF_ERROR(CheckModel(options.model));
   if (options.model.starts_with(worker::kRandomModel)) {
     LOCKSTEP_RETURN_IF_ERROR(worker::ParseRandomModel(options.model).status());

@@ -71,6 +71,12 @@ TEST(ClusterLayoutTest, RefusesWhatCannotRun) {
   EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 65530}), HasSubstr("--port: 65530"));
   EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 7100, .tensor_parallel = {1, 2, 4}}),
               HasSubstr("--tensor_parallel: 3 numbers for 2 workers"));
+  EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 7100, .tensor_parallel = {0}}),
+              HasSubstr("--tensor_parallel: 0 is less than 1"));
+  EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 7100, .kv_mib = -5}),
+              HasSubstr("--kv_mib: -5 is less than 0"));
+  EXPECT_THAT(error({.model = "null:", .workers = 2, .port = 7100, .threads = -1}),
+              HasSubstr("--threads: -1 is less than 0"));
   EXPECT_THAT(error({.model = "no/such", .workers = 2, .port = 7100}), HasSubstr("no/such"));
 }
 

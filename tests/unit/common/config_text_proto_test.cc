@@ -2,10 +2,12 @@
 
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lockstep/config/v1/config.pb.h"
 #include "tests/unit/common/echo.pb.h"
 
 namespace lockstep::config {
@@ -54,6 +56,45 @@ TEST_F(TextProtoTest, WrongTypeRangeAndSyntaxAreErrorsWithTheirLine) {
 
 TEST_F(TextProtoTest, FieldGivenTwiceIsAnError) {
   EXPECT_THAT(ErrorOf("index: 1\nindex: 2\n"), HasSubstr(":2:"));
+}
+
+// It would silently mean the default, although -1 is refused.
+TEST_F(TextProtoTest, NumberGivenAsZeroIsAnErrorWithItsPlace) {
+  const std::string error = ErrorOf("text: \"a\"\nindex: 0\n");
+  EXPECT_THAT(error, HasSubstr("text_proto_test.textproto:2:1: index: 0 is not more than 0"));
+  EXPECT_TRUE(LoadTextProto<EchoMessage>(Write("text: \"\"\n")).ok());
+}
+
+// However deep it lies.
+TEST_F(TextProtoTest, ZeroIsRefusedForEveryNumberOfEveryRole) {
+  int numbers = 0;
+  const auto check = [&](const google::protobuf::Message& role, const auto& self,
+                         const google::protobuf::Descriptor& type, const std::string& before,
+                         const std::string& after) -> void {
+    using google::protobuf::FieldDescriptor;
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor& field = *type.field(i);
+      const std::string name(field.name());
+      if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        self(role, self, *field.message_type(), before + name + " { ", after + " }");
+      } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64 ||
+                 field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+        const std::unique_ptr<google::protobuf::Message> message(role.New());
+        const absl::Status status =
+            ParseTextProto("x", before + name + ": 0" + after, message.get());
+        EXPECT_THAT(std::string(status.message()), HasSubstr(name + ": 0 is not more than 0"));
+        ++numbers;
+      }
+    }
+  };
+  for (const google::protobuf::Message* role :
+       {static_cast<const google::protobuf::Message*>(&v1::GatewayConfig::default_instance()),
+        static_cast<const google::protobuf::Message*>(&v1::RouterConfig::default_instance()),
+        static_cast<const google::protobuf::Message*>(&v1::SchedulerConfig::default_instance()),
+        static_cast<const google::protobuf::Message*>(&v1::WorkerConfig::default_instance())}) {
+    check(*role, check, *role->GetDescriptor(), "", "");
+  }
+  EXPECT_GT(numbers, 30);
 }
 
 TEST_F(TextProtoTest, UnreadableFileIsAnErrorThatNamesIt) {
