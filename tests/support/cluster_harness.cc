@@ -171,9 +171,9 @@ std::string ClusterHarness::worker_address(int index) const {
 }
 
 std::string ClusterHarness::scheduler_address() const { return Address(scheduler_port_); }
+std::string ClusterHarness::router_address() const { return Address(router_port_); }
 
 bool ClusterHarness::WaitForWorkers(int count) {
-std::string ClusterHarness::router_address() const { return Address(router_port_); }
   return WaitUntil([&] {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));

@@ -73,8 +73,8 @@ class ClusterHarness {
   std::string gateway_address() const;
   std::string worker_address(int index) const;
   std::string scheduler_address() const;
-  // The value of a metric of a worker, summed over its label values; 0 when it is not there.
   std::string router_address() const;
+  // The value of a metric of a worker, summed over its label values; 0 when it is not there.
   double WorkerMetric(int index, const std::string& name) const;
   double RouterMetric(const std::string& name) const;
   double SchedulerMetric(const std::string& name) const;
