@@ -7,6 +7,7 @@
 #include "services/gateway/gateway_queries.h"
 #include "services/gateway/generate_handlers.h"
 #include "services/gateway/own_abort.h"
+#include "services/gateway/request_validator.h"
 
 namespace lockstep::gateway {
 namespace {
@@ -65,12 +66,13 @@ void GatewayService::ServeAnswer(absl::string_view method,
 template <typename Request, typename Response>
 void GatewayService::ServeRelay(
     absl::string_view method, typename RelayHandler<Request, Response>::Method relayed,
-    std::function<typename RelayHandler<Request, Response>::OnAnswer(const Request&)> on_call) {
+    std::function<typename RelayHandler<Request, Response>::OnAnswer(const Request&)> on_call,
+    typename RelayHandler<Request, Response>::Check check) {
   using Relay = RelayHandler<Request, Response>;
-  ServeUnary<Request, Response>(method, [this, relayed, on_call = std::move(on_call)](
+  ServeUnary<Request, Response>(method, [this, relayed, check, on_call = std::move(on_call)](
                                             grpc::CallbackServerContext* context,
                                             const Request* request, Response* response) {
-    return rpc::StartHandler<Relay>(parts_.scheduler, relayed, default_deadline_,
+    return rpc::StartHandler<Relay>(parts_.scheduler, relayed, default_deadline_, check,
                                     on_call ? typename Relay::OnCall(on_call) : nullptr, context,
                                     request, response);
   });
@@ -147,7 +149,10 @@ void GatewayService::ServeRelays() {
       });
   ServeRelay<v1::ResumeRequest, v1::ResumeResponse>("Resume", &Scheduler::Resume);
   ServeRelay<v1::GetStateRequest, v1::GetStateResponse>("GetState", &Scheduler::GetState);
-  ServeRelay<v1::FlushCacheRequest, v1::FlushCacheResponse>("FlushCache", &Scheduler::FlushCache);
+  ServeRelay<v1::FlushCacheRequest, v1::FlushCacheResponse>(
+      "FlushCache", &Scheduler::FlushCache, nullptr, [](const v1::FlushCacheRequest& flush) {
+        return CheckName(flush.cache_namespace(), "cache_namespace");
+      });
 }
 
 void GatewayService::ServeAnswers() {

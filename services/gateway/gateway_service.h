@@ -51,7 +51,8 @@ class GatewayService final : public rpc::ParsingService<v1::RolloutService::Call
   void ServeRelay(absl::string_view method,
                   typename RelayHandler<Request, Response>::Method relayed,
                   std::function<typename RelayHandler<Request, Response>::OnAnswer(const Request&)>
-                      on_call = nullptr);
+                      on_call = nullptr,
+                  typename RelayHandler<Request, Response>::Check check = nullptr);
   template <typename Request, typename Response>
   void Refuse(const char* method);
 

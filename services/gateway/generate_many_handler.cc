@@ -34,6 +34,11 @@ absl::Status FaultOf(const rpc::Received<v1::GenerateManyRequest>& received, int
   return absl::Status(fault.code(), absl::StrCat("messages[", n, "]: ", fault.message()));
 }
 
+absl::Status CheckCount(absl::string_view field, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is less than 0"));
+}
+
 }  // namespace
 
 void ManyStreams::Add(std::weak_ptr<GenerateManyHandler> handler) {
@@ -161,12 +166,12 @@ absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& opt
     return absl::InvalidArgumentError(absl::StrCat("options.slots_max: ", options.slots_max(),
                                                    " is outside [1, ", kSlotsMax, "]"));
   }
-  if (options.samples_per_group() < 0 || options.groups_total() < 0) {
-    return absl::InvalidArgumentError("options: samples_per_group and groups_total must be >= 0");
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckCount("options.samples_per_group", options.samples_per_group()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCount("options.groups_total", options.groups_total()));
   if (!v1::SelectOrder_IsValid(options.select())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.select: ", options.select(), " is not known"));
+    return absl::InvalidArgumentError(absl::StrCat("options.select: ", options.select(),
+                                                   " is outside [", v1::SelectOrder_MIN, ", ",
+                                                   v1::SelectOrder_MAX, "]"));
   }
   if (options.slots_max() > 0) limits_.slots_max = options.slots_max();
   options_ = options;
@@ -193,11 +198,12 @@ void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
     is_new = !request_id.empty() && items_.try_emplace(request_id).second;
   }
   if (!is_new) {
-    return SendError(
-        request_id,
-        absl::InvalidArgumentError(absl::StrCat("generate.request_id: \"", request_id,
-                                                "\" is empty or in work on this stream already")),
-        arrival);
+    return SendError(request_id,
+                     absl::InvalidArgumentError(
+                         request_id.empty() ? "generate.request_id: required on a stream, but empty"
+                                            : absl::StrCat("generate.request_id: \"", request_id,
+                                                           "\" is in work on this stream already")),
+                     arrival);
   }
   rpc::CallScope item_scope = starter_->ScopeToRun(scope());
   if (request.timeout_seconds() > 0) {

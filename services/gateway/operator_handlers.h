@@ -11,8 +11,9 @@
 
 namespace lockstep::gateway {
 
-// Passes a call on to the scheduler, which decides, and its answer back. `on_call` sees the call
-// first, and what it returns, if anything, sees a successful answer first.
+// Passes a call on to the scheduler, which decides, and its answer back. `check`, if there is one,
+// may refuse it. `on_call` sees the call first, and what it returns, if anything, sees a successful
+// answer first.
 template <typename Request, typename Response>
 class RelayHandler final : public rpc::UnaryHandler<Request, Response> {
  public:
@@ -21,18 +22,23 @@ class RelayHandler final : public rpc::UnaryHandler<Request, Response> {
                                  std::function<void(grpc::Status)>);
   using OnAnswer = absl::AnyInvocable<void(Response*)>;
   using OnCall = absl::AnyInvocable<OnAnswer(const Request&)>;
+  using Check = absl::Status (*)(const Request&);
 
   RelayHandler(v1::SchedulerService::StubInterface* scheduler, Method method,
-               absl::Duration default_deadline, OnCall on_call,
+               absl::Duration default_deadline, Check check, OnCall on_call,
                grpc::CallbackServerContext* context, const Request* request, Response* response)
       : rpc::UnaryHandler<Request, Response>(context, request, response),
         scheduler_(scheduler),
         method_(method),
         default_deadline_(default_deadline),
+        check_(check),
         on_call_(std::move(on_call)) {}
 
  private:
   void Start() override {
+    if (check_ != nullptr) {
+      if (absl::Status status = check_(this->request()); !status.ok()) return this->Respond(status);
+    }
     rpc::CallScope scope = this->scope();
     scope.deadline = std::min(scope.deadline, absl::Now() + default_deadline_);
     auto child = rpc::ChildScope(scope, absl::Now());
@@ -49,6 +55,7 @@ class RelayHandler final : public rpc::UnaryHandler<Request, Response> {
   v1::SchedulerService::StubInterface* const scheduler_;
   const Method method_;
   const absl::Duration default_deadline_;
+  const Check check_;
   OnCall on_call_;
   OnAnswer on_answer_;
   rpc::CallHandle call_;

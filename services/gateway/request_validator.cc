@@ -26,20 +26,6 @@ constexpr int64_t kTokensUnbounded = int64_t{1} << 40;
 constexpr int64_t kSamplesMax = 1024;
 constexpr int64_t kSampleIndexEnd = int64_t{1} << 31;
 
-absl::Status CheckName(std::string_view name, absl::string_view field) {
-  if (name.size() > kNameBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", name.size(), " bytes, at most ", kNameBytesMax));
-  }
-  for (const char c : name) {
-    if (c < 0x20 || c > 0x7e) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s: byte 0x%02x is not printable ASCII",
-                                                        field, static_cast<unsigned char>(c)));
-    }
-  }
-  return absl::OkStatus();
-}
-
 std::string MintRequestId() {
   // Not std::random_device: it asks the processor what it can, which a virtual machine answers by a
   // trap of tens of microseconds.
@@ -150,6 +136,20 @@ absl::Status CheckIds(const google::protobuf::RepeatedField<int64_t>& ids, absl:
     if (ids[i] < 0 || ids[i] >= vocabulary) {
       return absl::InvalidArgumentError(
           absl::StrCat(field, "[", i, "]: ", ids[i], " is outside [0, ", vocabulary, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckName(std::string_view name, absl::string_view field) {
+  if (name.size() > kNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", name.size(), " bytes, at most ", kNameBytesMax));
+  }
+  for (const char c : name) {
+    if (c < 0x20 || c > 0x7e) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: byte 0x%02x is not printable ASCII",
+                                                        field, static_cast<unsigned char>(c)));
     }
   }
   return absl::OkStatus();

@@ -62,6 +62,10 @@ class RequestValidator {
 absl::Status CheckIds(const google::protobuf::RepeatedField<int64_t>& ids, absl::string_view field,
                       int64_t vocabulary);
 
+// INVALID_ARGUMENT names the field when a name is longer than 256 bytes, or has one that is no
+// printable ASCII.
+absl::Status CheckName(std::string_view name, absl::string_view field);
+
 // Text that one call may bring. Everything else of the gateway waits while it is tokenised, which
 // takes about a tenth of a second for this much.
 inline constexpr size_t kTextBytesMax = size_t{1} << 20;

@@ -163,7 +163,8 @@ absl::StatusOr<PauseMode> DecodePauseMode(v1::PauseMode mode) {
     case v1::PAUSE_MODE_KEEP:
       return PauseMode::kKeep;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("mode: ", mode, " is not known"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "mode: ", mode, " is outside [", v1::PauseMode_MIN, ", ", v1::PauseMode_MAX, "]"));
   }
 }
 

@@ -121,6 +121,10 @@ std::vector<BadCase> ParameterCases() {
   cases.push_back({"prompt_from", [](auto* r) { r->mutable_logprobs()->set_prompt_from(3); },
                    "logprobs.prompt_from: 3 is outside [1, 2]"});
   cases.push_back({"request id", [](auto* r) { r->set_request_id("a\nb"); }, "request_id: "});
+  cases.push_back({"routing key", [](auto* r) { r->set_routing_key("\xc3\xa9"); },
+                   "routing_key: byte 0xc3 is not printable ASCII"});
+  cases.push_back({"namespace", [](auto* r) { r->set_cache_namespace(std::string(257, 'x')); },
+                   "cache_namespace: 257 bytes, at most 256"});
   cases.push_back({"exact seed",
                    [](auto* r) {
                      r->set_exact_seed(1);
@@ -186,6 +190,26 @@ TEST(BadInputTest, ScoreAndDetokenizeNameTheIdToo) {
     expect_refused(call(&testing::RolloutStub::Score, chosen), "chosen_ids[0]");
     expect_refused(call(&testing::RolloutStub::Detokenize, text), "ids[0]");
   }
+}
+
+TEST(BadInputTest, WhatConcernsTheClusterIsCheckedLikeARequest) {
+  ClusterHarness cluster({.workers = 1});
+  ASSERT_TRUE(cluster.Start().ok());
+  const auto error = [&](auto method, const auto& request) {
+    const absl::Status status = testing::CallNow(cluster.stub(), method, request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  v1::FlushCacheRequest flush;
+  flush.set_cache_namespace(std::string(257, 'x'));
+  EXPECT_EQ(error(&testing::RolloutStub::FlushCache, flush),
+            "cache_namespace: 257 bytes, at most 256");
+  flush.set_cache_namespace("\xc3\xa9");
+  EXPECT_EQ(error(&testing::RolloutStub::FlushCache, flush),
+            "cache_namespace: byte 0xc3 is not printable ASCII");
+  v1::PauseRequest pause;
+  pause.set_mode(static_cast<v1::PauseMode>(77));
+  EXPECT_EQ(error(&testing::RolloutStub::Pause, pause), "mode: 77 is outside [0, 3]");
 }
 
 TEST(BadInputTest, MoreIdsToScoreThanTheContextHoldsAreRefusedByTheirOwnName) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -377,13 +378,14 @@ TEST_F(ProtocolTest, OptionsOutOfRangeEndTheStreamByName) {
   };
   EXPECT_THAT(refusal([](auto* o) { o->set_slots_max(70000); }), HasSubstr("slots_max: 70000"));
   EXPECT_THAT(refusal([](auto* o) { o->set_samples_per_group(-1); }),
-              HasSubstr("samples_per_group"));
-  EXPECT_THAT(refusal([](auto* o) { o->set_groups_total(-1); }), HasSubstr("groups_total"));
+              HasSubstr("options.samples_per_group: -1 is less than 0"));
+  EXPECT_THAT(refusal([](auto* o) { o->set_groups_total(-5); }),
+              HasSubstr("options.groups_total: -5 is less than 0"));
   EXPECT_THAT(refusal([](auto* o) { o->set_select(static_cast<v1::SelectOrder>(9)); }),
-              HasSubstr("select: 9"));
+              HasSubstr("options.select: 9 is outside [0, 2]"));
 }
 
-TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsUniqueWithinItsStream) {
+TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsOnceInWorkOnItsStream) {
   grpc::ClientContext context;
   auto stream = stub()->GenerateMany(&context);
   v1::GenerateManyRequest item;
@@ -399,16 +401,20 @@ TEST_F(ProtocolTest, AnItemHasItsOwnTimeAndAnIdIsUniqueWithinItsStream) {
     ASSERT_TRUE(stream->Write(item));
   }
   stream->WritesDone();
-  int errors = 0, aborted = 0;
+  std::set<std::string> errors;
+  int aborted = 0;
   v1::GenerateManyResponse response;
   while (stream->Read(&response)) {
-    errors += response.has_error();
+    if (response.has_error()) errors.insert(response.error().message());
     if (!response.has_response()) continue;
     aborted += response.response().samples(0).finish_reason() == v1::FINISH_REASON_ABORT;
     EXPECT_LT(response.response().samples(0).token_ids().size(), 4 * 4000u);
   }
   EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_EQ(errors, 4);
+  EXPECT_THAT(errors, ::testing::ElementsAre(
+                          "generate.request_id: \"in-time\" is in work on this stream already",
+                          "generate.request_id: required on a stream, but empty",
+                          HasSubstr("timeout_seconds: -1"), HasSubstr("timeout_seconds: nan")));
   EXPECT_EQ(aborted, 1);
 }
 

@@ -90,6 +90,24 @@ TEST_F(RetryTest, AnotherBodyUnderAnIdIsRefusedAndTheSameBodyAttaches) {
             absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(RetryTest, AnIdThatHasFinishedOnItsStreamIsAnsweredAgain) {
+  grpc::ClientContext context;
+  const auto stream = cluster_.stub()->GenerateMany(&context);
+  v1::GenerateManyRequest item;
+  *item.mutable_generate() = Request("repeated", 4);
+  std::vector<std::string> answers;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(stream->Write(item));
+    v1::GenerateManyResponse response;
+    ASSERT_TRUE(stream->Read(&response));
+    ASSERT_TRUE(response.has_response()) << response.error().message();
+    answers.push_back(response.response().SerializeAsString());
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST_F(RetryTest, ItemWithoutContentIsAnErrorAndTheStreamGoesOn) {
   grpc::ClientContext context;
   const auto stream = cluster_.stub()->GenerateMany(&context);

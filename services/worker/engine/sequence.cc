@@ -15,7 +15,9 @@ namespace {
 absl::Status StepError(kernels::SampleError error, int64_t position) {
   if (error == kernels::SampleError::kAllBanned) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "logit_bias and bans leave no id that could be drawn at position %d", position));
+        "sampling.logit_bias: of the ids that min_new_tokens does not ban at position %d it leaves "
+        "0 to draw, at least 1 is needed",
+        position));
   }
   return absl::InternalError(
       absl::StrFormat("the model's logits before position %d are not finite", position));
