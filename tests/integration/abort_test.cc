@@ -41,6 +41,39 @@ v1::AbortRequest AbortOf(const std::vector<std::string>& ids) {
   return abort;
 }
 
+// A request that is in work: its stream has brought something, and brings no more than the credit
+// of one that nobody reads.
+class RunningStream {
+ public:
+  RunningStream(RolloutStub* stub, const v1::GenerateRequest& request)
+      : stream_(stub->GenerateStream(&context_, request)) {
+    EXPECT_TRUE(Read());
+  }
+  // The ids that came, once it was aborted.
+  std::vector<uint32_t> ReadToAbort() {
+    while (Read()) continue;
+    EXPECT_TRUE(stream_->Finish().ok());
+    EXPECT_EQ(reason_, v1::FINISH_REASON_ABORT);
+    std::vector<uint32_t> ids(bytes_.size() / 4);
+    std::memcpy(ids.data(), bytes_.data(), bytes_.size());
+    return ids;
+  }
+
+ private:
+  bool Read() {
+    v1::GenerateDelta delta;
+    if (!stream_->Read(&delta)) return false;
+    bytes_ += delta.token_ids();
+    if (delta.has_finished()) reason_ = delta.finished().finish_reason();
+    return true;
+  }
+
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderInterface<v1::GenerateDelta>> stream_;
+  std::string bytes_;
+  v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;
+};
+
 class AbortTest : public SharedClusterTest<AbortTest> {
  public:
   static ClusterHarness::Options ClusterOptions() { return {.model = "null:"}; }
@@ -75,13 +108,6 @@ class AbortTest : public SharedClusterTest<AbortTest> {
     const auto answer = CallNow(gateway, &RolloutStub::Abort, AbortOf(ids));
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : v1::AbortResponse();
-  }
-  static bool WaitUntilOneRuns() {
-    return ClusterHarness::WaitUntil([] {
-      return cluster_->WorkerMetric(0, "lockstep_worker_sequences_running") +
-                 cluster_->WorkerMetric(1, "lockstep_worker_sequences_running") >
-             0;
-    });
   }
   static absl::StatusOr<v1::GenerateResponse> GenerateByStream(RolloutStub* gateway,
                                                                const v1::GenerateRequest& request) {
@@ -133,22 +159,12 @@ TEST_F(AbortTest, PartialAnswerGoesOnAtOnceUnderItsId) {
   for (RolloutStub* aborter : Gateways()) {
     for (RolloutStub* runner : Gateways()) {
       const std::string id = absl::StrCat("partial-", aborter == stub(), "-", runner == stub());
-      GenerateCalls calls(stub());
-      calls.Start(Request(id, kTokens));
-      ASSERT_TRUE(WaitUntilOneRuns());
+      RunningStream stream(stub(), Request(id, kTokens));
       const v1::AbortResponse aborted = Abort(aborter, {id});
       EXPECT_EQ(aborted.aborted_sequences(), 1);
       EXPECT_EQ(aborted.unknown_requests(), 0);
-      const auto partial = calls.Wait()[0];
-      ASSERT_TRUE(partial.ok()) << partial.status();
-      ASSERT_EQ(partial->samples(0).finish_reason(), v1::FINISH_REASON_ABORT);
       v1::GenerateRequest rest = Request(id, kTokens);
-      const std::string& bytes = partial->samples(0).token_ids();
-      for (size_t at = 0; at < bytes.size(); at += 4) {
-        uint32_t token = 0;
-        std::memcpy(&token, bytes.data() + at, 4);
-        rest.add_generated_ids(token);
-      }
+      for (const uint32_t token : stream.ReadToAbort()) rest.add_generated_ids(token);
       ExpectWhole(GenerateAll(runner, {rest})[0], kTokens);
     }
   }
@@ -156,12 +172,10 @@ TEST_F(AbortTest, PartialAnswerGoesOnAtOnceUnderItsId) {
 
 // The very same request, without a pause: it must not be taken for a retry of the one that ended.
 TEST_F(AbortTest, SameRequestRunsAgainAtOnce) {
-  GenerateCalls calls(stub());
-  calls.Start(Request("again", 7000));
-  ASSERT_TRUE(WaitUntilOneRuns());
+  RunningStream stream(stub(), Request("again", 7000));
   EXPECT_EQ(Abort(stub(), {"again"}).aborted_sequences(), 1);
   ExpectWhole(GenerateAll(stub(), {Request("again", 7000)})[0], 7000);
-  ASSERT_TRUE(calls.Wait()[0].ok());
+  stream.ReadToAbort();
 }
 
 TEST_F(AbortTest, SubmitsThatRaceAbortsEachEndOnceAndTheAnswersCountThem) {
