@@ -134,7 +134,7 @@ TEST_F(EarlyEndTest, WhateverEndsItWhereItWaitsGivesBackTheGivenIds) {
     absl::Duration timeout = absl::Seconds(60);
   };
   const Case cases[] = {
-      {"deadline", v1::FINISH_REASON_ABORT, [] {}, absl::Seconds(1)},
+      {"deadline", v1::FINISH_REASON_ABORT, [] {}, absl::Seconds(3)},
       {"abort-by-id", v1::FINISH_REASON_ABORT, [] { Abort("abort-by-id"); }},
       {"abort-of-all", v1::FINISH_REASON_ABORT, [] { Abort(""); }},
       {"pause", v1::FINISH_REASON_ABORT, [] { Pause(v1::PAUSE_MODE_ABORT); }},
@@ -166,8 +166,10 @@ TEST_F(EarlyEndTest, WhateverEndsItWhereItWaitsGivesBackTheGivenIds) {
 TEST_F(EarlyEndTest, AStreamBringsTheGivenIdsWithItsEnd) {
   Pause(v1::PAUSE_MODE_KEEP);
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
   const auto stream = stub()->GenerateStream(&context, Resumed("streamed"));
+  EXPECT_TRUE(WaitForQueued(1));
+  Abort("streamed");
   v1::Sample sample;
   std::string ids, text;
   v1::LogprobArrays logprobs;
@@ -244,7 +246,9 @@ TEST_F(EarlyEndTest, ADeadlineUnderLoadLosesNothing) {
 TEST_F(EarlyEndTest, WhatCameBackUnscoredGoesOnToTheUninterruptedEnd) {
   Pause(v1::PAUSE_MODE_KEEP);
   GenerateCalls calls(stub());
-  calls.Start(Resumed("first-try"), absl::Seconds(1));
+  calls.Start(Resumed("first-try"));
+  EXPECT_TRUE(WaitForQueued(1));
+  Abort("first-try");
   const auto early = calls.Wait()[0];
   Resume();
   ASSERT_TRUE(early.ok()) << early.status();
@@ -258,19 +262,21 @@ TEST_F(EarlyEndTest, WhatCameBackUnscoredGoesOnToTheUninterruptedEnd) {
 // A gateway drains in the middle of `request`; the client goes on by itself at the next one.
 class ContinuationTest : public EarlyEndTest {
  protected:
-  // Once the request has some tokens, `before_drain` runs first. There is another gateway after it.
+  // The drain comes when the request has some tokens, `before_it` runs then, and `after_it` when
+  // there is another gateway.
   static absl::StatusOr<v1::GenerateResponse> AcrossADrain(
-      const v1::GenerateRequest& request, absl::Duration timeout,
-      const std::function<void()>& before_drain) {
+      const v1::GenerateRequest& request, const std::function<void()>& before_it = [] {},
+      const std::function<void()>& after_it = [] {}) {
     client::RolloutClient client(
-        {.target = cluster_->gateway_address(), .timeout = timeout, .retry = absl::Seconds(30)});
+        {.target = cluster_->gateway_address(), .retry = absl::Seconds(30)});
     absl::StatusOr<v1::GenerateResponse> answer = absl::UnknownError("not answered");
     const double before = cluster_->GatewayMetric("lockstep_gateway_generated_tokens_total");
     {
       const std::jthread caller([&] { answer = client.Generate(request); });
       EXPECT_TRUE(WaitForTokens(before + 30));
-      before_drain();
+      before_it();
       ReplaceGateway();
+      after_it();
     }
     // The new gateway was asked for the rest.
     EXPECT_TRUE(ClusterHarness::WaitUntil(
@@ -281,9 +287,9 @@ class ContinuationTest : public EarlyEndTest {
 
 TEST_F(ContinuationTest, HasTheBitsAndTheReceiptOfAQuietRunAlsoWithPromptLogprobs) {
   for (const bool prompt : {false, true}) {
-    v1::GenerateRequest request = Request(absl::StrCat("drained-", prompt), 1500);
+    v1::GenerateRequest request = Request(absl::StrCat("drained-", prompt), 2000);
     if (prompt) request.mutable_logprobs()->set_prompt_from(1);
-    const auto joined = AcrossADrain(request, absl::Seconds(60), [] {});
+    const auto joined = AcrossADrain(request);
     ASSERT_TRUE(joined.ok()) << joined.status();
     request.clear_request_id();
     const auto quiet = GenerateAll(stub(), {request})[0];
@@ -298,8 +304,12 @@ TEST_F(ContinuationTest, HasTheBitsAndTheReceiptOfAQuietRunAlsoWithPromptLogprob
 }
 
 TEST_F(ContinuationTest, ThatEndsWhereItWaitsKeepsWhatTheFirstGatewayHandedOver) {
-  const auto answer = AcrossADrain(Request("cut-twice", 3000), absl::Seconds(3),
-                                   [] { Pause(v1::PAUSE_MODE_KEEP); });
+  const auto answer = AcrossADrain(
+      Request("cut-twice", 3000), [] { Pause(v1::PAUSE_MODE_KEEP); },
+      [] {
+        EXPECT_TRUE(WaitForQueued(1));
+        Abort("");
+      });
   Resume();
   ASSERT_TRUE(answer.ok()) << answer.status();
   const v1::Sample& sample = answer->samples(0);
