@@ -2,7 +2,6 @@
 // that comes after its answer, so that a trainer can go on with partial answers under their ids.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/channel_pool.h"
+#include "services/client/arrays.h"
 #include "services/gateway/gateway_server.h"
 #include "tests/support/cluster_harness.h"
 #include "tests/support/rollout_calls.h"
@@ -54,9 +54,7 @@ class RunningStream {
     while (Read()) continue;
     EXPECT_TRUE(stream_->Finish().ok());
     EXPECT_EQ(reason_, v1::FINISH_REASON_ABORT);
-    std::vector<uint32_t> ids(bytes_.size() / 4);
-    std::memcpy(ids.data(), bytes_.data(), bytes_.size());
-    return ids;
+    return client::ReadIds(bytes_);
   }
 
  private:
@@ -164,7 +162,7 @@ TEST_F(AbortTest, PartialAnswerGoesOnAtOnceUnderItsId) {
       EXPECT_EQ(aborted.aborted_sequences(), 1);
       EXPECT_EQ(aborted.unknown_requests(), 0);
       v1::GenerateRequest rest = Request(id, kTokens);
-      for (const uint32_t token : stream.ReadToAbort()) rest.add_generated_ids(token);
+      *rest.mutable_generated_ids() = client::ToIdField(stream.ReadToAbort());
       ExpectWhole(GenerateAll(runner, {rest})[0], kTokens);
     }
   }
