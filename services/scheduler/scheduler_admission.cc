@@ -130,7 +130,7 @@ absl::Status SchedulerCore::CheckWanted(const AdmissionRequest& request) {
         absl::StrCat("everything older than epoch ", state_.abort_epoch.value(),
                      " was aborted; the request entered at ", request.entry_epoch.value()));
   }
-  if (IsAborting(request.request) || aborted_.Ends(request.request, request.entry_epoch)) {
+  if (CountIfAborting(request.request) || aborted_.Ends(request.request, request.entry_epoch)) {
     return absl::AbortedError(absl::StrCat("request ", request.request.value(), " was aborted"));
   }
   if (request.deadline <= clock_->Now()) return absl::DeadlineExceededError("no time left to wait");

@@ -170,7 +170,7 @@ class SchedulerCore {
   // Refuses those in the queue that entered before the abort epoch, and counts them.
   int64_t AbortQueued();
   // True, and counted, while an abort of its id is not answered yet.
-  bool IsAborting(const base::RequestId& request);
+  bool CountIfAborting(const base::RequestId& request);
   // A sequence started with an advance ticket that was out when the abort of its request began.
   void AwaitIfAborting(const AdmissionRequest& used);
   // No ticket with which a sequence that the operation is to end could still start.

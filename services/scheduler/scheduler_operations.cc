@@ -53,7 +53,7 @@ absl::StatusOr<OperationId> SchedulerCore::Abort(const std::vector<base::Request
   return id;
 }
 
-bool SchedulerCore::IsAborting(const base::RequestId& request) {
+bool SchedulerCore::CountIfAborting(const base::RequestId& request) {
   bool aborting = false;
   for (auto& [id, operation] : operations_) {
     if (!operation.aborting.contains(request)) continue;
