@@ -440,8 +440,8 @@ void CudaKernelSet::Attention(const AttentionArgs& args) {
   const ModePlans::Splits splits = PlansInUse().SplitsFor(args);
   AttentionCall call = {.args = args,
                         .pool = PoolOf(args.kv),
-                        .limits = splits.scratch->limits,
-                        .workspace = splits.scratch->workspace,
+                        .limits = splits.limits,
+                        .workspace = splits.workspace,
                         .schedule = schedule_};
   call.args.split_kv_size = splits.size;
   // All layers of a step share its list of work.

@@ -51,10 +51,7 @@ absl::Status ModePlans::ShareFreeAttention(const StepBounds& bounds,
                                            const AttentionSchedule& schedule, cudaStream_t stream,
                                            const ModePlans& other) {
   LOCKSTEP_ASSIGN_OR_RETURN(free_splits_, FreeSplits::Create(bounds, schedule, stream));
-  const AttentionScratch& memory = other.ScratchOf(bounds.split_kv_size);
-  for (const int size : free_splits_.Sizes(bounds.split_kv_size)) {
-    attention_[size] = OtherSplits(memory, WithSplits(bounds, size));
-  }
+  lender_ = &other;
   return absl::OkStatus();
 }
 
@@ -116,12 +113,17 @@ const AttentionScratch& ModePlans::ScratchOf(int split_kv_size) const {
 }
 
 ModePlans::Splits ModePlans::SplitsFor(const AttentionArgs& args) const {
-  const int size = free_splits_.SizeFor(args.shape, args.split_kv_size);
-  const AttentionScratch& scratch = ScratchOf(size);
-  if (args.shape.blocks_max * kPageTokens <= scratch.limits.splits_max * size) {
-    return {.size = size, .scratch = &scratch};
+  const int usual = args.split_kv_size;
+  const int size = free_splits_.SizeFor(args.shape, usual);
+  if (lender_ == nullptr) {
+    const AttentionScratch& scratch = ScratchOf(size);
+    return {.size = size, .limits = scratch.limits, .workspace = scratch.workspace};
   }
-  return {.size = args.split_kv_size, .scratch = &ScratchOf(args.split_kv_size)};
+  const AttentionScratch& lent = lender_->ScratchOf(usual);
+  if (const auto scratch = OtherSplits(lent, args.shape, size)) {
+    return {.size = size, .limits = scratch->limits, .workspace = scratch->workspace};
+  }
+  return {.size = usual, .limits = lent.limits, .workspace = lent.workspace};
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -29,8 +29,8 @@ class ModePlans {
   // Normal mode: splits of the sizes that are fastest here.
   absl::Status AddFreeAttention(const StepBounds& bounds, const AttentionSchedule& schedule,
                                 cudaStream_t stream);
-  // The same on the scratch of other plans, whose attention never runs at once with this one's. Of
-  // a smaller split there may be too few for the longest contexts, which take the contract's.
+  // The same on the scratch of other plans, which outlive these and whose attention never runs at
+  // once with theirs. A step of which it does not hold the splits takes the contract's.
   absl::Status ShareFreeAttention(const StepBounds& bounds, const AttentionSchedule& schedule,
                                   cudaStream_t stream, const ModePlans& other);
 
@@ -48,9 +48,10 @@ class ModePlans {
   // Size of splits and scratch of a step.
   struct Splits {
     int size = 0;
-    const AttentionScratch* scratch = nullptr;
+    AttentionLimits limits;
+    AttentionWorkspace workspace;
   };
-  // The size that `args` ask for is one that was planned for.
+  // The contract's size is one that was planned for.
   Splits SplitsFor(const AttentionArgs& args) const;
 
  private:
@@ -60,6 +61,7 @@ class ModePlans {
   size_t linear_scratch_bytes_ = 0;
   FreeSplits free_splits_;                     // Empty but in normal mode.
   std::map<int, AttentionScratch> attention_;  // By size of splits.
+  const ModePlans* lender_ = nullptr;          // Who has the scratch, where these have none.
 };
 
 }  // namespace lockstep::kernels::cuda

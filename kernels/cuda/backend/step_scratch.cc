@@ -10,13 +10,17 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
+int SplitsOf(int context_tokens, int split_kv_size) {
+  return (context_tokens + split_kv_size - 1) / split_kv_size;
+}
+
 AttentionLimits LimitsOf(const StepBounds& bounds) {
   // Whole pages: the block table's last page may end behind the context.
   const int context_tokens =
       (bounds.context_tokens_max + kPageTokens - 1) / kPageTokens * kPageTokens;
   return {.rows = bounds.rows_max,
           .sequences = bounds.sequences_max,
-          .splits_max = (context_tokens + bounds.split_kv_size - 1) / bounds.split_kv_size,
+          .splits_max = SplitsOf(context_tokens, bounds.split_kv_size),
           .q_heads = bounds.q_heads,
           .kv_heads = bounds.kv_heads,
           .head_dim = bounds.head_dim};
@@ -46,10 +50,14 @@ absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds) 
   return scratch;
 }
 
-AttentionScratch OtherSplits(const AttentionScratch& scratch, const StepBounds& bounds) {
+std::optional<AttentionScratch> OtherSplits(const AttentionScratch& scratch, const StepShape& step,
+                                            int split_kv_size) {
   AttentionScratch other;
-  other.limits = LimitsOf(bounds);
-  other.limits.splits_max = std::min(other.limits.splits_max, scratch.limits.splits_max);
+  other.limits = scratch.limits;
+  other.limits.rows = step.rows;
+  other.limits.sequences = step.sequences;
+  other.limits.splits_max = SplitsOf(step.blocks_max * kPageTokens, split_kv_size);
+  if (AttentionWorkspaceBytes(other.limits) > scratch.memory.bytes()) return std::nullopt;
   other.workspace = LayOutAttentionWorkspace(other.limits, scratch.memory.as<void>());
   return other;
 }

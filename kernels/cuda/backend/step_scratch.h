@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/buffer.h"
@@ -20,8 +22,9 @@ absl::Status CheckAttention(const StepBounds& bounds);
 
 absl::StatusOr<AttentionScratch> MakeAttentionScratch(const StepBounds& bounds);
 
-// The memory of `scratch`, which owns it, laid out for the splits of `bounds`, for steps that never
-// run at once with its own. As many splits as it has at most: `limits` say how many.
-AttentionScratch OtherSplits(const AttentionScratch& scratch, const StepBounds& bounds);
+// The memory of `scratch`, which owns it, laid out for steps of one shape with splits of another
+// size. None of them runs at once with a step of `scratch`. Nothing where there is too little.
+std::optional<AttentionScratch> OtherSplits(const AttentionScratch& scratch, const StepShape& step,
+                                            int split_kv_size);
 
 }  // namespace lockstep::kernels::cuda
