@@ -92,10 +92,12 @@ absl::Status RunScheduler(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
-// Of a worker whose device is lost or hangs. Its threads may be stuck in the device, and unwinding
-// would wait for them; there is nothing to save, since its sequences go on elsewhere.
-[[noreturn]] void ExitAtOnce(const absl::Status& status) {
-  std::fprintf(stderr, "lockstep worker: %s\n", status.ToString().c_str());
+// Of a worker whose device is lost, hangs or computes wrong bits. Its threads may be stuck in the
+// device, and unwinding would wait for them; there is nothing to save, since its sequences go on
+// elsewhere.
+[[noreturn]] void ExitAtOnce(worker::WorkerServer* server) {
+  std::fprintf(stderr, "lockstep worker: %s\n", server->health().ToString().c_str());
+  server->LeaveFailed();
   std::_Exit(1);
 }
 
@@ -108,10 +110,10 @@ absl::Status ServeWorker(const Arguments& arguments, const worker::WorkerHooks& 
   LOCKSTEP_ASSIGN_OR_RETURN(const auto server,
                             worker::WorkerServer::Start(std::move(options), hooks));
   while (!signals->Wait(kHealthPeriod).has_value()) {
-    if (!server->health().ok()) ExitAtOnce(server->health());
+    if (!server->health().ok()) ExitAtOnce(server.get());
   }
   server->Drain(DrainDeadline(drain_finish));
-  if (!server->health().ok()) ExitAtOnce(server->health());
+  if (!server->health().ok()) ExitAtOnce(server.get());
   return absl::OkStatus();
 }
 

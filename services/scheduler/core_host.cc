@@ -77,10 +77,15 @@ absl::StatusOr<v1::HeartbeatResponse> CoreHost::Heartbeat(const v1::HeartbeatReq
 
 absl::StatusOr<v1::LeaveResponse> CoreHost::Leave(const v1::LeaveRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCluster(request.worker().cluster_id()));
+  if (request.drain() && request.fault() != v1::WORKER_FAULT_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fault = ", request.fault(), ": a worker that drains has none"));
+  }
   const WorkerName name = DecodeWorker(request.worker());
+  const LeaseEnd why = DecodeFault(request.fault());
   base::MutexLock lock(&mutex_);
   const absl::StatusOr<bool> others =
-      request.drain() ? core_->Drain(name, request.force()) : core_->Leave(name);
+      request.drain() ? core_->Drain(name, request.force()) : core_->Leave(name, why);
   if (others.ok()) {
     logger_.Info("worker_leaves", {{"worker", name.id},
                                    {"drain", request.drain()},

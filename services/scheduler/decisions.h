@@ -78,7 +78,7 @@ struct CoreCounters {
   int64_t granted = 0;                // To a sequence; an advance ticket counts when it is used.
   int64_t used_advance = 0;           // Of these.
   std::array<int64_t, 17> refused{};  // By absl::StatusCode.
-  std::array<int64_t, 4> leases_ended{};  // By LeaseEnd.
+  std::array<int64_t, kLeaseEnds> leases_ended{};  // By LeaseEnd.
   int64_t registered = 0;
   int64_t registrations_refused = 0;
   int64_t cuts = 0;

@@ -234,11 +234,11 @@ absl::StatusOr<bool> SchedulerCore::Drain(const WorkerName& name, bool force) {
   return others;
 }
 
-absl::StatusOr<bool> SchedulerCore::Leave(const WorkerName& name) {
+absl::StatusOr<bool> SchedulerCore::Leave(const WorkerName& name, LeaseEnd why) {
   LOCKSTEP_RETURN_IF_ERROR(registry_.CheckLiving(name));
   const bool others = registry_.HasOther(name);
-  registry_.Remove(name, LeaseEnd::kLeft);
-  OnLeaseEnded(name, LeaseEnd::kLeft);
+  registry_.Remove(name, why);
+  OnLeaseEnded(name, why);
   Settle();
   return others;
 }

@@ -66,7 +66,7 @@ class SchedulerCore {
   absl::StatusOr<base::Epoch> Heartbeat(const WorkerReport& report);
   // Whether another worker can take over. Without one, and not forced, a drain does not begin.
   absl::StatusOr<bool> Drain(const WorkerName& name, bool force);
-  absl::StatusOr<bool> Leave(const WorkerName& name);
+  absl::StatusOr<bool> Leave(const WorkerName& name, LeaseEnd why = LeaseEnd::kLeft);
 
   // Each request gets exactly one outcome, unless it is withdrawn or its stream closed before.
   void Admit(std::vector<AdmissionRequest> requests);

@@ -24,7 +24,7 @@ SchedulerMetrics::SchedulerMetrics(metrics::Registry* registry)
       registrations_refused(registry, "lockstep_scheduler_registrations_refused_total",
                             "Registrations refused, such as for another contract."),
       leases_ended(registry, "lockstep_scheduler_leases_ended_total", "Leases ended, by reason.",
-                   "reason", {"expired", "replaced", "revoked", "left"}),
+                   "reason", {"expired", "replaced", "revoked", "left", "failed", "wrong_bits"}),
       cuts(registry, "lockstep_scheduler_cuts_total", "Prefill chunks audited."),
       plan_violations(registry, "lockstep_scheduler_plan_violations_total",
                       "Prefill chunks outside their plan or without a ticket; must stay 0."),

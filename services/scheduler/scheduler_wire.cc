@@ -55,6 +55,11 @@ v1::Ticket EncodeTicket(const std::string& cluster_id, const Ticket& ticket) {
 
 }  // namespace
 
+LeaseEnd DecodeFault(v1::WorkerFault fault) {
+  if (fault == v1::WORKER_FAULT_UNSPECIFIED) return LeaseEnd::kLeft;
+  return fault == v1::WORKER_FAULT_BITS ? LeaseEnd::kWrongBits : LeaseEnd::kFailed;
+}
+
 WorkerName DecodeWorker(const v1::WorkerIdentity& worker) {
   return {.id = base::WorkerId(worker.worker_id()),
           .incarnation = base::Incarnation(worker.incarnation())};

@@ -14,6 +14,7 @@
 namespace lockstep::scheduler {
 
 WorkerName DecodeWorker(const v1::WorkerIdentity& worker);
+LeaseEnd DecodeFault(v1::WorkerFault fault);
 v1::WorkerIdentity EncodeWorker(const std::string& cluster_id, const WorkerName& name);
 
 // Every field of the fingerprint by its name, so that a field added later is compared as well.

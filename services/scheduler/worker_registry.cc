@@ -21,6 +21,10 @@ const char* LeaseEndName(LeaseEnd end) {
       return "revoked";
     case LeaseEnd::kLeft:
       return "left";
+    case LeaseEnd::kFailed:
+      return "failed";
+    case LeaseEnd::kWrongBits:
+      return "wrong_bits";
   }
   return "unknown";
 }

@@ -15,7 +15,9 @@
 
 namespace lockstep::scheduler {
 
-enum class LeaseEnd { kExpired, kReplaced, kRevoked, kLeft };
+// kFailed and kWrongBits: its worker left and said why.
+enum class LeaseEnd { kExpired, kReplaced, kRevoked, kLeft, kFailed, kWrongBits };
+inline constexpr int kLeaseEnds = 6;
 
 const char* LeaseEndName(LeaseEnd end);
 

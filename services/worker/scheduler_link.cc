@@ -40,6 +40,19 @@ void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
   rpc::ApplyScope({.deadline = absl::Now() + timeout}, context);
 }
 
+v1::LeaveRequest Draining() {
+  v1::LeaveRequest request;
+  request.set_drain(true);
+  return request;
+}
+
+v1::LeaveRequest Leaving(v1::WorkerFault fault) {
+  v1::LeaveRequest request;
+  request.set_force(true);
+  request.set_fault(fault);
+  return request;
+}
+
 // Not an answer of the scheduler's.
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -67,7 +80,7 @@ SchedulerLink::~SchedulerLink() {
 
 void SchedulerLink::Run() {
   while (!stopping()) {
-    if (!deps_.engine->health().ok()) return;  // The process ends; its lease runs out by itself.
+    if (!deps_.engine->health().ok()) return;  // The process ends, and says so by LeaveFailed.
     if (alive_ && !deps_.fence->Tick()) {
       LoseLease(absl::AbortedError("the process stood still for longer than its lease"));
     }
@@ -180,11 +193,9 @@ void SchedulerLink::LoseLease(const absl::Status& reason) {
   registered_ = alive_ = false;
 }
 
-absl::Status SchedulerLink::Leave(bool drain, absl::Duration timeout, bool* others_available) {
-  v1::LeaveRequest request;
+absl::Status SchedulerLink::Leave(v1::LeaveRequest request, absl::Duration timeout,
+                                  bool* others_available) {
   *request.mutable_worker() = EncodeIdentity(deps_.fence->identity());
-  request.set_drain(drain);
-  request.set_force(!drain);
   grpc::ClientContext context;
   SetDeadline(timeout, &context);
   v1::LeaveResponse response;
@@ -194,7 +205,7 @@ absl::Status SchedulerLink::Leave(bool drain, absl::Duration timeout, bool* othe
 }
 
 void SchedulerLink::AnnounceAgain() {
-  if (absl::Status status = Leave(/*drain=*/true, lease_ / 2, nullptr); !status.ok()) {
+  if (absl::Status status = Leave(Draining(), lease_ / 2, nullptr); !status.ok()) {
     deps_.logger.Warning("drain_not_announced", {{"error", status}});
   }
 }
@@ -202,7 +213,7 @@ void SchedulerLink::AnnounceAgain() {
 absl::StatusOr<bool> SchedulerLink::AnnounceDrain(absl::Duration timeout) {
   draining_ = true;
   bool others_available = false;
-  if (absl::Status status = Leave(/*drain=*/true, timeout, &others_available); !status.ok()) {
+  if (absl::Status status = Leave(Draining(), timeout, &others_available); !status.ok()) {
     return status;
   }
   return others_available;
@@ -215,7 +226,14 @@ void SchedulerLink::LeaveForGood(absl::Duration timeout) {
     changed_.NotifyAll();
   }
   thread_.join();
-  if (absl::Status status = Leave(/*drain=*/false, timeout, nullptr); !status.ok()) {
+  if (absl::Status status = Leave(Leaving(v1::WORKER_FAULT_UNSPECIFIED), timeout, nullptr);
+      !status.ok()) {
+    deps_.logger.Warning("leave_failed", {{"error", status}});
+  }
+}
+
+void SchedulerLink::LeaveFailed(v1::WorkerFault fault, absl::Duration timeout) {
+  if (absl::Status status = Leave(Leaving(fault), timeout, nullptr); !status.ok()) {
     deps_.logger.Warning("leave_failed", {{"error", status}});
   }
 }

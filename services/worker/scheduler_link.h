@@ -47,6 +47,8 @@ class SchedulerLink {
   absl::StatusOr<bool> AnnounceDrain(absl::Duration timeout);
   // Gives the lease back; afterwards nothing is renewed.
   void LeaveForGood(absl::Duration timeout);
+  // The same for a worker whose process ends now: waits for no thread.
+  void LeaveFailed(v1::WorkerFault fault, absl::Duration timeout);
 
  private:
   void Run();
@@ -59,7 +61,7 @@ class SchedulerLink {
   void LoseLease(const absl::Status& reason);
   // A scheduler that has restarted does not know that this worker drains.
   void AnnounceAgain();
-  absl::Status Leave(bool drain, absl::Duration timeout, bool* others_available);
+  absl::Status Leave(v1::LeaveRequest request, absl::Duration timeout, bool* others_available);
   // Waits for the pause between two heartbeats, ticking the fence; false when stopping.
   bool Pause(absl::Duration pause);
   bool stopping() const;

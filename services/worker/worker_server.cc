@@ -31,6 +31,8 @@ constexpr absl::Duration kHangPatience = absl::Seconds(60);
 constexpr absl::Duration kLastStepPatience = absl::Seconds(2);
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+// Sequences of a worker that failed wait for it.
+constexpr absl::Duration kFarewellTimeout = absl::Milliseconds(500);
 // Routers ping after a second of silence.
 constexpr absl::Duration kPingIntervalMin = absl::Milliseconds(500);
 
@@ -115,6 +117,7 @@ class WorkerServer::Impl {
   absl::Status Start(const WorkerHooks& hooks);
   int port() const { return server_->port(); }
   absl::Status health() const;
+  void LeaveFailed();
   void Drain(absl::Time deadline);
 
  private:
@@ -272,6 +275,12 @@ absl::Status WorkerServer::Impl::health() const {
   return hung_;
 }
 
+// DATA_LOSS is of the audit, and of ranks that differ.
+void WorkerServer::Impl::LeaveFailed() {
+  link_->LeaveFailed(absl::IsDataLoss(health()) ? v1::WORKER_FAULT_BITS : v1::WORKER_FAULT_ENGINE,
+                     kFarewellTimeout);
+}
+
 bool WorkerServer::Impl::WaitIdle(absl::Time until) {
   base::Mutex mutex;
   base::CondVar pause;
@@ -303,8 +312,7 @@ void WorkerServer::Impl::Drain(absl::Time deadline) {
     GiveUpEngine(
         absl::DeadlineExceededError("the engine did not end its step until the drain had to end"));
   }
-  // The lease runs out, and streams break with the process.
-  if (!health().ok()) return;
+  if (!health().ok()) return;  // LeaveFailed is for the rest, and streams break with the process.
   link_->LeaveForGood(kLeaveTimeout);
   server_->Drain(deadline);
 }
@@ -330,5 +338,6 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(WorkerOptions 
 int WorkerServer::port() const { return impl_->port(); }
 void WorkerServer::Drain(absl::Time deadline) { impl_->Drain(deadline); }
 absl::Status WorkerServer::health() const { return impl_->health(); }
+void WorkerServer::LeaveFailed() { impl_->LeaveFailed(); }
 
 }  // namespace lockstep::worker

@@ -26,6 +26,10 @@ class WorkerServer {
   // Why the engine stopped by itself, or hangs; OK while it works. Otherwise the process should end
   // without destroying this object, which would wait for threads that may never end.
   absl::Status health() const;
+  // Tells the scheduler that the process ends and why, which health() says: others take over at
+  // once instead of when the lease has run out, and operators learn of wrong bits. Returns within
+  // half a second.
+  void LeaveFailed();
 
  private:
   class Impl;

@@ -39,9 +39,8 @@ PROVOKED = {
          f"lockstep_router_bit_mismatches_total{{{NS}}}": "0x180"},
         {"namespace": "n"}, "Two attempts at one position had different bits"),
     "LockstepAuditMismatch": (
-        {f"lockstep_worker_audit_mismatches_total{{{WK}}}": JUMP},
-        {"namespace": "n", "instance": "w"},
-        "Worker w computed other bits than the reference kernel"),
+        {f'lockstep_scheduler_leases_ended_total{{{NS}, reason="wrong_bits"}}': JUMP},
+        {"namespace": "n"}, "A worker computed other bits than it has to, and has left"),
     "LockstepPlanViolation": (
         {f"lockstep_scheduler_plan_violations_total{{{NS}}}": JUMP},
         {"namespace": "n"}, "A worker cut prefill outside its plan"),
@@ -60,7 +59,7 @@ PROVOKED = {
     "LockstepLeasesExpire": (
         {f'lockstep_scheduler_leases_ended_total{{{NS}, reason="expired"}}': JUMP,
          f'lockstep_scheduler_leases_ended_total{{{NS}, reason="left"}}': "0+1x180"},
-        {"namespace": "n"}, "A worker was lost without a farewell"),
+        {"namespace": "n"}, "A worker was lost"),
     "LockstepRegistrationRefused": (
         {f"lockstep_scheduler_registrations_refused_total{{{NS}}}": "0x20 0+1x80 80x80"},
         {"namespace": "n"}, "A worker asks to join again and again, and is refused"),

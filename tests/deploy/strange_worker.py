@@ -86,6 +86,12 @@ class StrangeWorker:
     def report_cut_without_ticket(self):
         self._cuts.append(self._scheduler_messages.CutReport(ticket_id=NO_TICKET, end=7, length=9))
 
+    def leave_for(self, fault):
+        """As a worker does whose process ends by itself."""
+        self.dying.set()
+        self._scheduler.Leave(self._scheduler_messages.LeaveRequest(
+            worker=self.identity, force=True, fault=fault), timeout=10)
+
     def frame(self, start, token, end=None):
         """One token at the first output position of a sequence, and perhaps its end."""
         frame = self.messages.WorkerFrame(worker=self.identity, step=next(self._steps))

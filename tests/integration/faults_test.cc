@@ -116,26 +116,33 @@ class FaultsTest : public ::testing::Test {
 class BreakableExecutor final : public faults::AlteringExecutor {
  public:
   BreakableExecutor(std::unique_ptr<worker::StepExecutor> inner, const std::atomic<int>* broken,
-                    int number)
-      : AlteringExecutor(std::move(inner)), broken_(broken), number_(number) {}
+                    int number, absl::Status how)
+      : AlteringExecutor(std::move(inner)),
+        broken_(broken),
+        number_(number),
+        how_(std::move(how)) {}
 
   absl::Status Collect(std::vector<worker::StepSequenceResult>* results) override {
-    if (broken_->load() == number_) return absl::UnavailableError("the device is lost");
+    if (broken_->load() == number_) return how_;
     return AlteringExecutor::Collect(results);
   }
 
  private:
   const std::atomic<int>* const broken_;
   const int number_;
+  const absl::Status how_;
 };
 
 class LostDeviceTest : public FaultsTest {
  protected:
-  LostDeviceTest()
-      : FaultsTest({.model = kDemoModel, .worker_hooks = {.wrap_executor = [this](auto inner) {
-                                           return std::make_unique<BreakableExecutor>(
-                                               std::move(inner), &broken_, made_++);
-                                         }}}) {}
+  explicit LostDeviceTest(absl::Status how = absl::UnavailableError("the device is lost"),
+                          double lease_seconds = 2)
+      : FaultsTest({.model = kDemoModel,
+                    .lease_seconds = lease_seconds,
+                    .worker_hooks = {.wrap_executor = [this, how](auto inner) {
+                      return std::make_unique<BreakableExecutor>(std::move(inner), &broken_,
+                                                                 made_++, how);
+                    }}}) {}
 
   bool Ready(int worker) {
     const auto channel =
@@ -158,6 +165,44 @@ TEST_F(LostDeviceTest, MakesItsWorkerUnreadyAndItsSequencesGoOnElsewhere) {
   EXPECT_EQ(cluster_.worker(0)->health().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(cluster_.worker(1)->health().ok());
 }
+
+struct Fault {
+  const char* name;
+  absl::Status status;
+  const char* reason;  // Of the lease's end.
+};
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+
+// Leases are far longer than the test: what runs is moved by what its worker says.
+class FarewellTest : public LostDeviceTest, public ::testing::WithParamInterface<Fault> {
+ protected:
+  FarewellTest() : LostDeviceTest(GetParam().status, /*lease_seconds=*/60) {}
+
+  double Ended(const std::string& reason) const {
+    return cluster_.SchedulerMetric(
+        absl::StrCat("lockstep_scheduler_leases_ended_total{reason=\"", reason, "\"}"));
+  }
+};
+
+TEST_P(FarewellTest, AWorkerThatFailsGivesItsLeaseBackAndSaysWhy) {
+  ExpectSameBitsThrough(Requests(8, 100), [&] {
+    broken_ = 0;
+    ASSERT_TRUE(ClusterHarness::WaitUntil([&] { return !cluster_.worker(0)->health().ok(); }));
+    EXPECT_EQ(cluster_.SchedulerMetric("lockstep_scheduler_leases_ended_total"), 0);
+    cluster_.worker(0)->LeaveFailed();
+  });
+  EXPECT_GE(cluster_.RouterMetric("lockstep_router_resumptions_total"), 1);
+  EXPECT_EQ(Ended(GetParam().reason), 1);
+  EXPECT_EQ(cluster_.SchedulerMetric("lockstep_scheduler_leases_ended_total"), 1);
+  EXPECT_EQ(cluster_.SchedulerMetric("lockstep_scheduler_workers"), 1);
+  EXPECT_TRUE(testing::GenerateAll(cluster_.stub(), Requests(1, 20))[0].ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, FarewellTest,
+    ::testing::Values(Fault{"Lost", absl::UnavailableError("the device is lost"), "failed"},
+                      Fault{"WrongBits", absl::DataLossError("audit: 1 row"), "wrong_bits"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // One rank of a worker that stands still in an op, once it is told to, until it may go on.
 class StallingKernels final : public faults::ForwardingKernelSet {

@@ -101,6 +101,24 @@ class CoreHostTest : public testing::Test {
   std::shared_ptr<CoreHost> host_;
 };
 
+TEST_F(CoreHostTest, ALeaseEndsByTheFaultThatItsWorkerNames) {
+  v1::LeaveRequest leave;
+  *leave.mutable_worker() = EncodeWorker("c", NameOf("w"));
+  leave.set_drain(true);
+  leave.set_fault(v1::WORKER_FAULT_BITS);
+  Join();
+  const absl::Status refused = host_->Leave(leave).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "fault = 2: a worker that drains has none");
+  host_->Tick();
+  EXPECT_EQ(metrics_.workers.value(), 1);
+  leave.set_drain(false);
+  ASSERT_TRUE(host_->Leave(leave).ok());
+  host_->Tick();
+  EXPECT_EQ(metrics_.leases_ended[LeaseEnd::kWrongBits].value(), 1);
+  EXPECT_EQ(metrics_.workers.value(), 0);
+}
+
 TEST_F(CoreHostTest, TicketUsedAndEndedSinceTheLastCommandCountsOnceAndMakesRoom) {
   Join();
   FakeRouter router, other;
