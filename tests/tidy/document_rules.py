@@ -5,6 +5,7 @@ import re
 
 import generate_config
 import generate_metrics
+import generate_roofline
 from source_tree import CPP, TEXT, Finding
 
 README_LINES = 80
@@ -75,6 +76,13 @@ def config_page_current(tree):
         yield Finding(generate_config.PAGE, 0, "run docs/generate_config.py")
 
 
+def roofline_page_current(tree):
+    """docs/roofline.md is what docs/generate_roofline.py writes of the records that are there."""
+    page = generate_roofline.generate(tree.root)
+    if generate_roofline.PAGE not in tree or tree.text(generate_roofline.PAGE) != page:
+        yield Finding(generate_roofline.PAGE, 0, "run docs/generate_roofline.py")
+
+
 def metrics_readable(tree):
     """Each metric's type, help text and labels can be read from its struct, and its name is
     lockstep_<service>_<noun>_<unit>[_total]."""
@@ -132,4 +140,4 @@ def behaviours_tested(tree):
 
 
 RULES = (room_readmes, readme_length, links_resolve, metrics_page_current, config_page_current,
-         metrics_readable, metrics_exist, behaviours_tested)
+         roofline_page_current, metrics_readable, metrics_exist, behaviours_tested)

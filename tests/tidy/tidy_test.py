@@ -9,6 +9,8 @@ import unittest
 import tidy
 from source_tree import SourceTree
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
 GUARD = "#pragma once\n"
 CMAKE = {"CMakeLists.txt": "add_subdirectory(kernels)\n"}
 
@@ -173,8 +175,8 @@ class RuleTest(PlantedTree):
                 self.assertEqual(self.complaints(rule, right), [])
 
     def test_every_rule_is_planted(self):
-        pages = {"metrics-page-current", "config-page-current", "metrics-readable",
-                 "metrics-exist", "behaviours-tested"}
+        pages = {"metrics-page-current", "config-page-current", "roofline-page-current",
+                 "metrics-readable", "metrics-exist", "behaviours-tested"}
         self.assertEqual(set(tidy.RULES), set(PLANTS) | pages)
 
     def test_ptx_and_device_atomics_are_seen(self):
@@ -217,6 +219,18 @@ class PagesTest(PlantedTree):
             self.assertEqual(self.complaints(rule, PAGES | pages), [])
             changed = {source: PAGES[source].replace(word, "other.")}
             self.assertEqual(len(self.complaints(rule, PAGES | pages | changed)), 1)
+
+    def test_the_roofline_is_current_until_a_record_changes(self):
+        records = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+                   for path in (ROOT / "bench" / "results").glob("*.json")
+                   if path.stem.startswith(("cuda_", "engine_"))}
+        page = tidy.document_rules.generate_roofline.PAGE
+        files = records | {page: (ROOT / page).read_text(encoding="utf-8")}
+        self.assertEqual(self.complaints("roofline-page-current", files), [])
+        name = "bench/results/engine_modes.json"
+        files[name] = files[name].replace('"decode_milliseconds_median": 1',
+                                          '"decode_milliseconds_median": 2')
+        self.assertEqual(self.complaints("roofline-page-current", files), [page])
 
     def test_a_metric_that_cannot_be_read_is_seen(self):
         self.assertEqual(self.complaints("metrics-readable", PAGES), [])
