@@ -7,15 +7,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/regular_file.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::scheduler {
 namespace {
+
+// A state takes a few kilobytes.
+constexpr size_t kStateBytesMax = size_t{1} << 20;
 
 absl::Status SystemError(const char* what, const std::string& path) {
   return absl::InternalError(absl::StrCat(
@@ -23,7 +25,9 @@ absl::Status SystemError(const char* what, const std::string& path) {
 }
 
 absl::Status WriteSynced(const std::string& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // What a crash left under this name goes first, and nothing else that lies there is written to.
+  unlink(path.c_str());
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return SystemError("create", path);
   const ssize_t written = write(fd, text.data(), text.size());
   const bool ok = written == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
@@ -42,6 +46,10 @@ absl::Status SyncFolder(const std::string& path) {
   return status;
 }
 
+absl::Status StateFileError(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("state_file: ", status.message()));
+}
+
 // The locked descriptor; closing it gives the lock back.
 absl::StatusOr<int> LockBeside(const std::string& path) {
   const std::string lock_path = absl::StrCat(path, ".lock");
@@ -56,14 +64,15 @@ absl::StatusOr<int> LockBeside(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EpochStore>> EpochStore::Open(const std::string& path) {
+  // Before anything is made beside it: a save would put a file in the place of a device.
+  const absl::Status usable = base::RegularFile::Open(path).status();
+  if (!usable.ok() && !absl::IsNotFound(usable)) return StateFileError(usable);
   LOCKSTEP_ASSIGN_OR_RETURN(const int lock_fd, LockBeside(path));
   std::unique_ptr<EpochStore> store(new EpochStore(path, lock_fd));
-  if (!std::filesystem::exists(path)) return store;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return SystemError("read", path);
-  absl::StatusOr<PersistentState> state = DecodeState(text.str());
+  const absl::StatusOr<std::string> text = base::ReadRegularFile(path, kStateBytesMax);
+  if (absl::IsNotFound(text.status())) return store;
+  if (!text.ok()) return StateFileError(text.status());
+  absl::StatusOr<PersistentState> state = DecodeState(*text);
   if (!state.ok()) {
     return absl::DataLossError(
         absl::StrCat("state file ", path, " is corrupted: ", state.status().message(),
@@ -77,7 +86,12 @@ EpochStore::~EpochStore() { close(lock_fd_); }
 
 absl::Status EpochStore::Save(const PersistentState& state) {
   const std::string next = absl::StrCat(path_, ".next");
-  LOCKSTEP_RETURN_IF_ERROR(WriteSynced(next, EncodeState(state)));
+  const std::string text = EncodeState(state);
+  if (text.size() > kStateBytesMax) {  // The next start would refuse it.
+    return absl::InternalError(
+        absl::StrCat("the state has ", text.size(), " bytes, at most ", kStateBytesMax));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(WriteSynced(next, text));
   if (std::rename(next.c_str(), path_.c_str()) != 0) return SystemError("replace", path_);
   LOCKSTEP_RETURN_IF_ERROR(SyncFolder(path_));
   state_ = state;

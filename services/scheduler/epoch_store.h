@@ -19,7 +19,7 @@ class EpochStore final : public StateStore {
  public:
   // DATA_LOSS when the file is there but is not what was written: an epoch that may be too low
   // would let old tickets live, so a person has to decide. FAILED_PRECONDITION when another process
-  // has it.
+  // has it. INVALID_ARGUMENT when it is no regular file, or larger than any state.
   static absl::StatusOr<std::unique_ptr<EpochStore>> Open(const std::string& path);
   ~EpochStore() override;
   EpochStore(const EpochStore&) = delete;

@@ -1,11 +1,9 @@
 #include "services/text/tokenizer.h"
 
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/regular_file.h"
 #include "common/base/status_macros.h"
 #include "services/text/nfc.h"
 #include "services/text/tokenizer_json.h"
@@ -56,18 +54,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Create(std::string_v
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
   const std::string path = directory + "/tokenizer.json";
-  std::error_code error;
-  const uintmax_t size_bytes = std::filesystem::file_size(path, error);
-  if (error) return absl::NotFoundError(path + ": " + error.message());
-  if (size_bytes > kTokenizerFileBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", size_bytes, " bytes, at most ",
-                                                   kTokenizerFileBytesMax, " are read"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes(size_bytes, '\0');
-  if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
-    return absl::NotFoundError(path + ": cannot be read");
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
+                            base::ReadRegularFile(path, kTokenizerFileBytesMax));
   return Create(bytes, path);
 }
 

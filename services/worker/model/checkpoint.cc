@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/regular_file.h"
 #include "common/base/status_macros.h"
 #include "services/worker/model/json_file.h"
 
@@ -57,7 +58,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
   Checkpoint checkpoint;
   const std::string single = absl::StrCat(directory, "/", kSingleFile);
   const absl::StatusOr<std::string> index =
-      ReadTextFile(absl::StrCat(directory, "/", kIndexFile), kIndexBytesMax);
+      base::ReadRegularFile(absl::StrCat(directory, "/", kIndexFile), kIndexBytesMax);
   std::error_code ignored;
   const bool has_single = std::filesystem::exists(single, ignored);
   if (absl::IsNotFound(index.status())) {

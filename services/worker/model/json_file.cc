@@ -1,10 +1,7 @@
 #include "services/worker/model/json_file.h"
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -52,26 +49,6 @@ class KeyWatch {
 std::string Quote(std::string_view text) { return DescribeJson(Json(std::string(text))); }
 
 }  // namespace
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error == std::errc::no_such_file_or_directory) {
-    return absl::NotFoundError(absl::StrCat(path, ": does not exist"));
-  }
-  if (error) return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.message()));
-  if (bytes > bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", bytes, " bytes; at most ", bytes_max, " are read"));
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::string text(bytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in || static_cast<uintmax_t>(in.gcount()) != bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  }
-  return text;
-}
 
 absl::StatusOr<Json> ParseJsonObject(const std::string& file, std::string_view text) {
   KeyWatch watch;

@@ -11,10 +11,6 @@
 
 namespace lockstep::worker {
 
-// Reads a whole text file of at most `bytes_max`. NOT_FOUND when there is none, INVALID_ARGUMENT
-// when it is larger.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max);
-
 // Parses one JSON object of an untrusted file. INVALID_ARGUMENT names `file` and, where the text
 // broke, the last field read; duplicate keys and nesting beyond 32 are refused, because a parser
 // that keeps one of two values is one that hides the other.

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/regular_file.h"
 #include "common/base/status_macros.h"
 #include "services/worker/model/json_file.h"
 
@@ -236,9 +237,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::string text,
-      ReadTextFile(absl::StrCat(directory, "/", kConfigFile), kConfigBytesMax));
+      base::ReadRegularFile(absl::StrCat(directory, "/", kConfigFile), kConfigBytesMax));
   absl::StatusOr<std::string> generation =
-      ReadTextFile(absl::StrCat(directory, "/", kGenerationConfigFile), kConfigBytesMax);
+      base::ReadRegularFile(absl::StrCat(directory, "/", kGenerationConfigFile), kConfigBytesMax);
   if (absl::IsNotFound(generation.status())) {
     generation = std::string();
   } else if (generation.ok() && generation->empty()) {

@@ -1,18 +1,16 @@
 #include "services/worker/model/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/regular_file.h"
 #include "common/base/status_macros.h"
 #include "services/worker/model/json_file.h"
 
@@ -185,16 +183,10 @@ void UnmapMemory::operator()(const std::byte* memory) const {
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const std::string text = absl::StrCat(path, ": ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text);
-  }
-  struct stat info = {};
-  const bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
-  const size_t bytes = regular ? static_cast<size_t>(info.st_size) : 0;
-  void* memory = regular ? mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-  close(fd);
+  LOCKSTEP_ASSIGN_OR_RETURN(const base::RegularFile opened, base::RegularFile::Open(path));
+  const size_t bytes = opened.bytes();
+  // An empty mapping is an error too.
+  void* memory = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.fd(), 0);
   if (memory == MAP_FAILED) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is empty or cannot be mapped"));
   }

@@ -43,7 +43,8 @@ struct UnmapMemory {
 // A safetensors file, mapped. The file must not shrink while it is open. Thread-safe for reads.
 class SafetensorsFile {
  public:
-  // NOT_FOUND when there is no such file, INVALID_ARGUMENT when its contents are refused.
+  // NOT_FOUND when there is no such file, INVALID_ARGUMENT when its contents are refused
+  // or it is no regular file.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   // Without the directory: what messages name.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/regular_file.h"
 #include "gtest/gtest.h"
 #include "kernels/factory.h"
 #include "services/worker/model/checkpoint.h"
@@ -66,12 +67,12 @@ struct Model {
 
 Model ReadModel(int index) {
   const absl::StatusOr<std::string> text =
-      ReadTextFile(absl::StrCat(kFixtures, "manifest.json"), 1 << 20);
+      base::ReadRegularFile(absl::StrCat(kFixtures, "manifest.json"), 1 << 20);
   LOCKSTEP_CHECK(text.ok()) << text.status().ToString();
   const nlohmann::json manifest = nlohmann::json::parse(*text);
   const nlohmann::json& entry = manifest["models"].at(index);
   const absl::StatusOr<std::string> bytes =
-      ReadTextFile(absl::StrCat(kFixtures, entry["file"].get<std::string>()), 64 << 20);
+      base::ReadRegularFile(absl::StrCat(kFixtures, entry["file"].get<std::string>()), 64 << 20);
   LOCKSTEP_CHECK(bytes.ok()) << bytes.status().ToString();
   Model model;
   model.directory = entry["directory"].get<std::string>();

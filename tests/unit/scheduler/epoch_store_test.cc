@@ -1,5 +1,7 @@
 #include "services/scheduler/epoch_store.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -71,6 +73,51 @@ TEST_F(EpochStoreTest, CorruptedFileIsRefusedByName) {
   const auto store = EpochStore::Open(path());
   EXPECT_EQ(store.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(store.status().message()), HasSubstr(path()));
+}
+
+// Nothing that could be read without an end, or waited for; and nothing is put in its place.
+TEST_F(EpochStoreTest, OnlyARegularFileOfASaneSizeIsRead) {
+  const auto refused = [](const std::string& file, const std::string& why) {
+    const auto store = EpochStore::Open(file);
+    EXPECT_EQ(store.status().code(), absl::StatusCode::kInvalidArgument) << store.status();
+    EXPECT_THAT(std::string(store.status().message()),
+                HasSubstr("state_file: " + file + ": " + why));
+  };
+  ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
+  refused(path(), "is no regular file");
+  EXPECT_FALSE(std::filesystem::exists(path() + ".lock"));
+  std::filesystem::remove(path());
+  std::filesystem::create_directory(path());
+  refused(path(), "is no regular file");
+  std::filesystem::remove(path());
+  // A device without an end: what reads it needs all memory.
+  std::filesystem::create_symlink("/dev/zero", path());
+  refused(path(), "is no regular file");
+  std::filesystem::remove(path());
+  std::ofstream(path()).close();
+  std::filesystem::resize_file(path(), 1 << 30);
+  refused(path(), "has 1073741824 bytes; at most 1048576 are read");
+}
+
+TEST_F(EpochStoreTest, WhatLiesInTheWayOfASaveIsReplacedNotWrittenTo) {
+  auto store = EpochStore::Open(path());
+  ASSERT_EQ(mkfifo((path() + ".next").c_str(), 0600), 0);
+  EXPECT_TRUE((*store)->Save(Full()).ok());
+  std::ofstream(folder_ + "/other") << "not ours";
+  std::filesystem::create_symlink("other", path() + ".next");
+  EXPECT_TRUE((*store)->Save(Full()).ok());
+  EXPECT_EQ(std::filesystem::file_size(folder_ + "/other"), 8u);
+  EXPECT_TRUE(DecodeState(ReadFile()).ok());
+}
+
+TEST_F(EpochStoreTest, AStateThatTheNextStartWouldRefuseIsNotSaved) {
+  auto store = EpochStore::Open(path());
+  ASSERT_TRUE((*store)->Save(Full()).ok());
+  PersistentState large = Full();
+  large.contract->fields.push_back({"large", std::string(1 << 20, 'x')});
+  EXPECT_FALSE((*store)->Save(large).ok());
+  EXPECT_EQ((*store)->Load(), Full());
+  EXPECT_TRUE(DecodeState(ReadFile()).ok());
 }
 
 TEST_F(EpochStoreTest, SecondSchedulerOnTheSameFileIsRefused) {

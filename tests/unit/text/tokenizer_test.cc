@@ -1,5 +1,7 @@
 #include "services/text/tokenizer.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -275,6 +277,13 @@ TEST(TokenizerTest, LoadReadsADirectoryOrNamesWhatIsMissing) {
   const auto missing = Tokenizer::Load(directory.string());
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("tokenizer.json"));
+  // Nobody writes to it: loading must not wait for that.
+  std::filesystem::create_directories(directory);
+  ASSERT_EQ(mkfifo((directory / "tokenizer.json").c_str(), 0600), 0);
+  const auto fifo = Tokenizer::Load(directory.string());
+  EXPECT_EQ(fifo.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(fifo.status().message()), HasSubstr("is no regular file"));
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace
