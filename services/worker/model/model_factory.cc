@@ -75,24 +75,46 @@ absl::StatusOr<int> BlocksIn(int64_t kv_bytes, int64_t bytes_per_block) {
       std::min<int64_t>(kv_bytes / bytes_per_block, std::numeric_limits<int>::max()));
 }
 
-absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& config,
-                                                           const ModelOptions& options,
-                                                           kernels::KernelSet* kernels) {
-  kernels::KvCacheShape shape = {.layers = config.layers,
-                                 .kv_heads = config.kv_heads,
-                                 .head_dim = config.head_dim,
+// The pool that fits into `memory`, with its number of blocks.
+absl::StatusOr<kernels::KvCacheShape> KvShape(const ModelConfig& own, const ModelOptions& options,
+                                              const kernels::DeviceMemory& memory,
+                                              kernels::KernelSet* kernels) {
+  kernels::KvCacheShape shape = {.layers = own.layers,
+                                 .kv_heads = own.kv_heads,
+                                 .head_dim = own.head_dim,
                                  .blocks = 1,
                                  .block_tokens = kernels->traits().kv_block_tokens};
   // Only the backend knows what a block takes: ask a pool of one.
   LOCKSTEP_ASSIGN_OR_RETURN(const auto probe, kernels->CreateKvCache(shape));
   const auto block_bytes = static_cast<int64_t>(probe->bytes_per_block());
-  LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
   LOCKSTEP_ASSIGN_OR_RETURN(
       const int64_t kv_bytes,
       KvPoolBytes(options.kv_bytes, options.split_kv_size / shape.block_tokens * block_bytes,
                   memory));
   LOCKSTEP_ASSIGN_OR_RETURN(shape.blocks, BlocksIn(kv_bytes, block_bytes));
+  return shape;
+}
+
+// Of what is left when the weights and all that steps need are there.
+absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& own,
+                                                           const ModelOptions& options,
+                                                           kernels::KernelSet* kernels) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
+  LOCKSTEP_ASSIGN_OR_RETURN(const kernels::KvCacheShape shape,
+                            KvShape(own, options, memory, kernels));
   return kernels->CreateKvCache(shape);
+}
+
+// What can be known without weights, so that a setting is refused in no time, not when they are
+// loaded: how the model is cut, and that at least the weights leave room for the KV pool.
+absl::Status CheckBeforeWeights(const ModelConfig& config, const ModelOptions& options,
+                                kernels::KernelSet* kernels) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckReductionSegments(config, options.reduction_segments));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRanks(config, options.reduction_segments, options.part.ranks));
+  LOCKSTEP_ASSIGN_OR_RETURN(kernels::DeviceMemory memory, kernels->Memory());
+  LOCKSTEP_RETURN_IF_ERROR(CheckWeightsFit(config, options.part, memory));
+  if (memory.total > 0) memory.free -= static_cast<size_t>(WeightBytes(config, options.part));
+  return KvShape(PartOf(config, options.part), options, memory, kernels).status();
 }
 
 // The table covers the model's positions whatever context is served, so that workers which differ
@@ -167,8 +189,8 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   const ModelConfig& config = source.config;
   LOCKSTEP_RETURN_IF_ERROR(
       ResolveOptions(config.positions, config.vocabulary, traits.key_block_tokens, &options));
+  LOCKSTEP_RETURN_IF_ERROR(CheckBeforeWeights(config, options, kernels.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
-  LOCKSTEP_RETURN_IF_ERROR(CheckWeightsFit(config, options.part, memory));
   LOCKSTEP_ASSIGN_OR_RETURN(
       ModelWeights weights,
       LoadWeights(config, source.weights,

@@ -1,5 +1,8 @@
 #include "services/worker/model/model_factory.h"
 
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -94,6 +97,36 @@ TEST_F(ModelFactoryTest, RefusesOptionsByName) {
   options = Valid();
   options.model = "";
   ExpectRefused(options, "model = \"\"");
+}
+
+// Weights take long: what needs none is looked at before. Here they cannot be loaded.
+TEST_F(ModelFactoryTest, RefusesOptionsBeforeItLoadsWeights) {
+  testing::WriteBytes(directory_ + "/config.json", testing::ConfigJson({.layers = 3}));
+  ModelOptions options = Valid();
+  ExpectRefused(options, "model.layers.2.");
+  options.kv_bytes = 1000;
+  ExpectRefused(options, "kv_bytes = 1000");
+  options = Valid();
+  options.reduction_segments = 5;
+  ExpectRefused(options, "reduction_segments = 5");
+}
+
+// A FIFO that nobody writes to, and devices without an end: loading has to return.
+TEST_F(ModelFactoryTest, EveryFileOfADirectoryIsARegularOne) {
+  for (const std::string name : {"config.json", "generation_config.json", "model.safetensors",
+                                 "model.safetensors.index.json"}) {
+    const std::string path = directory_ + "/" + name;
+    const std::string aside = temporary_.File("aside");
+    const bool present = std::filesystem::exists(path);
+    if (present) std::filesystem::rename(path, aside);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    ExpectRefused(Valid(), path + ": is no regular file");
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("/dev/zero", path);
+    ExpectRefused(Valid(), path + ": is no regular file");
+    std::filesystem::remove(path);
+    if (present) std::filesystem::rename(aside, path);
+  }
 }
 
 TEST_F(ModelFactoryTest, NamesAModelThatIsNotThere) {
