@@ -44,8 +44,13 @@ int64_t CappedSum(int64_t a, int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
+int64_t CappedProduct(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
 int64_t Blocks(int64_t tokens, int64_t block_tokens) {
-  return (tokens + block_tokens - 1) / block_tokens;
+  return tokens / block_tokens + (tokens % block_tokens > 0);
 }
 
 }  // namespace
@@ -94,33 +99,39 @@ absl::StatusOr<v1::EstimateResponse> AnswerEstimate(const RequestStarter& starte
   const int64_t block_tokens = std::max<int64_t>(1, info.kv_block_tokens());
   v1::EstimateResponse response;
   response.set_fits(true);
+  int64_t tokens_to_come = 0;
   for (int i = 0; i < request.requests_size(); ++i) {
     const absl::StatusOr<MeasuredRequest> measured = starter.Measure(request.requests(i));
     if (!measured.ok()) {
       return absl::Status(measured.status().code(),
                           absl::StrCat("requests[", i, "].", measured.status().message()));
     }
-    if (response.fits() && !measured->fits.ok()) {
-      response.set_fits(false);
-      response.set_misfit(absl::StrCat("requests[", i, "].", measured->fits.message()));
-    }
     const ValidRequest& valid = measured->request;
+    const absl::Status fits = measured->fits.ok()
+                                  ? CheckAnswerCanFit(valid, AnswerForm::kWhole, *facts.limits)
+                                  : measured->fits;
+    if (response.fits() && !fits.ok()) {
+      response.set_fits(false);
+      response.set_misfit(absl::StrCat("requests[", i, "].", fits.message()));
+    }
     const int64_t prompt = static_cast<int64_t>(valid.prompt_ids.size());
     const int64_t generated = valid.effective.stop().max_new_tokens();
     response.set_prompt_tokens(response.prompt_tokens() + prompt);
     response.set_generated_tokens_max(
-        CappedSum(response.generated_tokens_max(), valid.n * generated));
+        CappedSum(response.generated_tokens_max(), CappedProduct(valid.n, generated)));
+    const int64_t to_come = generated - static_cast<int64_t>(valid.generated_ids.size());
+    tokens_to_come = CappedSum(tokens_to_come, CappedProduct(valid.n, to_come));
     // Whole blocks of the prompt are shared by the samples of a group.
     const int64_t shared = prompt / block_tokens;
-    const int64_t own = Blocks(prompt + generated, block_tokens) - shared;
-    response.set_kv_blocks_max(CappedSum(response.kv_blocks_max(), shared + valid.n * own));
+    const int64_t own = Blocks(CappedSum(prompt, generated), block_tokens) - shared;
+    response.set_kv_blocks_max(
+        CappedSum(response.kv_blocks_max(), CappedSum(shared, CappedProduct(valid.n, own))));
   }
   for (const v1::WorkerState& worker : info.workers()) {
     response.set_kv_blocks_cluster(response.kv_blocks_cluster() + worker.kv_blocks());
   }
   if (tokens_per_second > 0) {
-    response.set_expected_seconds(static_cast<double>(response.generated_tokens_max()) /
-                                  tokens_per_second);
+    response.set_expected_seconds(static_cast<double>(tokens_to_come) / tokens_per_second);
   }
   return response;
 }

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -21,8 +22,6 @@ namespace lockstep::gateway {
 namespace {
 
 constexpr size_t kNameBytesMax = 256;
-// Larger than any context; sums of a few do not overflow.
-constexpr int64_t kTokensUnbounded = int64_t{1} << 40;
 constexpr int64_t kSamplesMax = 1024;
 constexpr int64_t kSampleIndexEnd = int64_t{1} << 31;
 
@@ -176,6 +175,11 @@ std::string BodyDigest(const google::protobuf::Message& request) {
 
 absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateRequest& request,
                                                         const ModelLimits& limits) const {
+  return Check(request, limits, Sizes::kChecked);
+}
+
+absl::StatusOr<ValidRequest> RequestValidator::Check(const v1::GenerateRequest& request,
+                                                     const ModelLimits& limits, Sizes sizes) const {
   ValidRequest out;
   LOCKSTEP_RETURN_IF_ERROR(TakeName(request.request_id(), &out));
   LOCKSTEP_RETURN_IF_ERROR(CheckName(request.routing_key(), "routing_key"));
@@ -198,7 +202,9 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
   }
   const int64_t prompt_tokens = static_cast<int64_t>(out.prompt_ids.size());
   if (prompt_tokens < 1) return absl::InvalidArgumentError("prompt: empty");
-  LOCKSTEP_RETURN_IF_ERROR(CheckFitsContext(prompt_tokens, "prompt", limits));
+  if (sizes == Sizes::kChecked) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckFitsContext(prompt_tokens, "prompt", limits));
+  }
   LOCKSTEP_RETURN_IF_ERROR(CheckInsertedSpans(request, prompt_tokens));
   LOCKSTEP_RETURN_IF_ERROR(TakeSeeds(request, &out));
   LOCKSTEP_RETURN_IF_ERROR(CheckIds(request.generated_ids(), "generated_ids", limits.vocabulary));
@@ -213,15 +219,18 @@ absl::StatusOr<ValidRequest> RequestValidator::Generate(const v1::GenerateReques
   LOCKSTEP_RETURN_IF_ERROR(
       ApplySamplingRules(request.use_model_defaults() ? limits.generation_config_json : "", limits,
                          out.effective.mutable_sampling()));
-  LOCKSTEP_RETURN_IF_ERROR(ApplyStopRules(limits.context_tokens_max - prompt_tokens,
-                                          request.generated_ids_size(), tokenizer_ != nullptr,
+  const TokenRoom room = {.tokens = std::max<int64_t>(0, limits.context_tokens_max - prompt_tokens),
+                          .is_limit = sizes == Sizes::kChecked};
+  LOCKSTEP_RETURN_IF_ERROR(ApplyStopRules(room, request.generated_ids_size(), tokenizer_ != nullptr,
                                           limits, out.effective.mutable_stop()));
   LOCKSTEP_RETURN_IF_ERROR(CheckAnIdIsLeft(out.effective.sampling(), out.effective.stop(),
-                                           request.generated_ids_size(), limits.vocabulary));
+                                           request.generated_ids_size(), limits));
   LOCKSTEP_RETURN_IF_ERROR(
       ApplyLogprobRules(prompt_tokens, limits, out.effective.mutable_logprobs()));
-  LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(prompt_tokens + out.effective.stop().max_new_tokens(),
-                                       "prompt and stop.max_new_tokens", limits));
+  if (sizes == Sizes::kChecked) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckFitsKv(prompt_tokens + out.effective.stop().max_new_tokens(),
+                                         "prompt and stop.max_new_tokens", limits));
+  }
   out.prompt_logprobs_from = request.logprobs().prompt_from();
   out.routing_key = request.routing_key();
   out.cache_namespace = request.cache_namespace();
@@ -236,15 +245,8 @@ absl::StatusOr<MeasuredRequest> RequestValidator::Measure(const v1::GenerateRequ
                                                           const ModelLimits& limits) const {
   absl::StatusOr<ValidRequest> valid = Generate(request, limits);
   if (valid.ok()) return MeasuredRequest{*std::move(valid), absl::OkStatus()};
-  ModelLimits roomy = limits;
-  roomy.context_tokens_max = roomy.kv_tokens_max = kTokensUnbounded;
-  absl::StatusOr<ValidRequest> large = Generate(request, roomy);
+  absl::StatusOr<ValidRequest> large = Check(request, limits, Sizes::kIgnored);
   if (!large.ok()) return large.status();  // It is wrong in another way too.
-  if (!request.stop().has_max_new_tokens()) {
-    const int64_t prompt_tokens = static_cast<int64_t>(large->prompt_ids.size());
-    large->effective.mutable_stop()->set_max_new_tokens(
-        std::max<int64_t>(0, limits.context_tokens_max - prompt_tokens));
-  }
   return MeasuredRequest{*std::move(large), valid.status()};
 }
 

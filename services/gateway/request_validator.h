@@ -55,6 +55,11 @@ class RequestValidator {
                                      const ModelLimits& limits) const;
 
  private:
+  // What a request would be refused for only because of its size.
+  enum class Sizes { kChecked, kIgnored };
+  absl::StatusOr<ValidRequest> Check(const v1::GenerateRequest& request, const ModelLimits& limits,
+                                     Sizes sizes) const;
+
   const text::Tokenizer* const tokenizer_;
 };
 

@@ -36,7 +36,8 @@ class TextAssembler {
   // have become a stop string. No id follows.
   void Finish(std::string* text) { stop_matcher_.Release(text); }
 
-  // The incomplete character at the end of the ids, at most 3 bytes; empty after a stop string.
+  // The incomplete character that the text ends before, at most 3 bytes: at the end of the ids, or
+  // in front of a stop id. Empty after a stop string.
   std::string_view text_tail_bytes() const { return detokenizer_.tail_bytes(); }
   // Ids fed so far, the one that stopped included.
   int64_t token_count() const { return stop_matcher_.token_count(); }

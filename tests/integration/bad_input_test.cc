@@ -108,11 +108,18 @@ std::vector<BadCase> ParameterCases() {
     }
   };
   cases.push_back(
-      {"all banned", [ban](auto* r) { ban(r, 512); }, "sampling.logit_bias: bans all 512 ids"});
+      {"all banned", [ban](auto* r) { ban(r, 512); }, "sampling.logit_bias: bans all 500 ids"});
+  // Ids 500 to 511 of the demo model have no token.
+  cases.push_back({"all that can be drawn banned",
+                   [ban](auto* r) {
+                     ban(r, 500);
+                     r->set_n(2);
+                   },
+                   "sampling.logit_bias: bans all 500 ids that can be drawn, [0, 500)"});
   cases.push_back({"all banned at first",
                    [ban](auto* r) {
-                     ban(r, 511);
-                     r->mutable_stop()->add_stop_ids(511);
+                     ban(r, 499);
+                     r->mutable_stop()->add_stop_ids(499);
                      r->mutable_stop()->set_min_new_tokens(1);
                    },
                    "sampling.logit_bias: with the stop ids"});

@@ -73,19 +73,52 @@ TEST_F(EstimateTest, NamesTheFirstRequestThatFitsNoEmptyWorkerAndTheLimit) {
   large->mutable_prompt_ids()->add_ids(16);
   large->mutable_stop()->set_max_new_tokens(context);
   expect_misfit(absl::StrCat("requests[1].stop.max_new_tokens: ", context));
+  // Beyond what could be added to anything.
+  large->mutable_stop()->set_max_new_tokens(std::numeric_limits<int64_t>::max());
+  expect_misfit(absl::StrCat("requests[1].stop.max_new_tokens: ",
+                             std::numeric_limits<int64_t>::max(), " is outside [0, ", context - 1));
+  // It could run, but its answer could not be sent.
+  large->mutable_stop()->set_max_new_tokens(1000);
+  large->mutable_stop()->set_ignore_eos(true);
+  large->set_n(1024);
+  for (int i = 0; i < 1024; ++i) large->mutable_logprobs()->add_chosen_ids(0);
+  expect_misfit("requests[1].n, stop and logprobs: the answer has at least ");
   // What is wrong besides is an error still.
   large->mutable_sampling()->set_top_p(2);
   EXPECT_THAT(Message(CallNow(stub(), &RolloutStub::Estimate, request).status()),
               HasSubstr("requests[1].sampling.top_p: 2"));
 }
 
+TEST_F(EstimateTest, TokensThatAreThereTakeNoTime) {
+  v1::EstimateRequest fresh;
+  v1::GenerateRequest* request = fresh.add_requests();
+  request->mutable_prompt_ids()->add_ids(16);
+  request->mutable_stop()->set_max_new_tokens(100);
+  v1::EstimateRequest resumed = fresh;
+  for (int i = 0; i < 100; ++i) resumed.mutable_requests(0)->add_generated_ids(16);
+  // The throughput is known soon after something ran.
+  absl::StatusOr<v1::EstimateResponse> estimate;
+  ASSERT_TRUE(testing::ClusterHarness::WaitUntil(
+      [&] {
+        EXPECT_TRUE(CallNow(stub(), &RolloutStub::Generate, fresh.requests(0)).ok());
+        estimate = CallNow(stub(), &RolloutStub::Estimate, fresh);
+        return !estimate.ok() || estimate->expected_seconds() > 0;
+      },
+      absl::Seconds(30)));
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  estimate = CallNow(stub(), &RolloutStub::Estimate, resumed);
+  ASSERT_TRUE(estimate.ok()) << estimate.status();
+  EXPECT_EQ(estimate->expected_seconds(), 0);
+  EXPECT_EQ(estimate->generated_tokens_max(), 100);
+}
+
 TEST_F(EstimateTest, SumsBeyondTheLargestNumberStayThere) {
   v1::GenerateRequest large;
   large.mutable_prompt_ids()->add_ids(16);
   large.set_n(1024);
-  large.mutable_stop()->set_max_new_tokens((int64_t{1} << 40) - 1);
+  large.mutable_stop()->set_max_new_tokens(std::numeric_limits<int64_t>::max());
   v1::EstimateRequest request;
-  for (int i = 0; i < 9000; ++i) *request.add_requests() = large;
+  for (int i = 0; i < 3; ++i) *request.add_requests() = large;
   const auto estimate = CallNow(stub(), &RolloutStub::Estimate, request);
   ASSERT_TRUE(estimate.ok()) << estimate.status();
   EXPECT_FALSE(estimate->fits());

@@ -12,11 +12,11 @@
 namespace lockstep::worker {
 namespace {
 
-absl::Status StepError(kernels::SampleError error, int64_t position) {
+absl::Status StepError(kernels::SampleError error, int64_t position, bool stop_ids_banned) {
   if (error == kernels::SampleError::kAllBanned) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "sampling.logit_bias: of the ids that min_new_tokens does not ban at position %d it leaves "
-        "0 to draw, at least 1 is needed",
+        "sampling.logit_bias: %sit leaves no id to draw at position %d",
+        stop_ids_banned ? "with the stop ids, which stop.min_new_tokens keeps out, " : "",
         position));
   }
   return absl::InternalError(
@@ -181,8 +181,7 @@ void Sequence::DescribeDraw(StepSequence* step) const {
                     .repetition_penalty = parameters.repetition_penalty,
                     .frequency_penalty = parameters.frequency_penalty,
                     .presence_penalty = parameters.presence_penalty};
-  const bool before_min = position - prompt_count() < parameters.min_new_tokens;
-  step->biases = before_min ? biases_before_min_ : biases_;
+  step->biases = BeforeMin(position) ? biases_before_min_ : biases_;
   step->counts = penalties_.counts();
   step->counts_drawn = penalties_.enabled() && draws_in_flight_ > 0;
 }
@@ -198,7 +197,9 @@ void Sequence::TakeResult(const StepSequenceResult& result, absl::Time now,
   output->token_begin = delivered_.output;
   if (result.error != kernels::SampleError::kNone) {
     output->end = MakeEnd(EndReason::kError, now);
-    output->end->error = StepError(result.error, step.tokens_end);
+    output->end->error =
+        StepError(result.error, step.tokens_end,
+                  BeforeMin(step.tokens_end) && !start_.parameters.stop_ids.empty());
     return;
   }
   if (step.scored.begin < step.scored.end) TakeScores(step.scored, result.scored, output);

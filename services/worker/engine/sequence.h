@@ -123,6 +123,10 @@ class Sequence {
   }
   ScoreRange ScoredBy(int64_t tokens) const;
   void DescribeDraw(StepSequence* step) const;
+  // Whether min_new_tokens keeps stops away from the token at `position`.
+  bool BeforeMin(int64_t position) const {
+    return position - prompt_count() < start_.parameters.min_new_tokens;
+  }
   void Pass(const ScoreRange& range, Cursor* cursor) const;
   void TakeScores(const ScoreRange& range, const LogprobBlock& scored, SequenceOutput* output);
   void TakeToken(int32_t id, const LogprobBlock& logprobs, absl::Time now, SequenceOutput* output);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -135,6 +137,19 @@ absl::Status ReadEosIds(const std::string& file, const Json& object, int vocabul
   return absl::OkStatus();
 }
 
+// What a request with use_model_defaults takes. Which values it may have, the gateway knows.
+absl::Status CheckSamplingDefaults(const JsonFields& fields) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  for (const char* field : {"temperature", "top_p", "min_p", "repetition_penalty"}) {
+    if (fields.Find(field) == nullptr) continue;
+    LOCKSTEP_RETURN_IF_ERROR(fields.Real(field, -kLargest, kLargest).status());
+  }
+  if (fields.Find("top_k") != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(fields.Integer("top_k", INT64_MIN, INT64_MAX).status());
+  }
+  return fields.Boolean("do_sample", true).status();
+}
+
 struct SizeField {
   const char* field;
   int64_t most;
@@ -226,6 +241,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
                               ParseJsonObject(kGenerationConfigFile, generation_config_json));
     LOCKSTEP_RETURN_IF_ERROR(
         ReadEosIds(kGenerationConfigFile, generation, config.vocabulary, &config.eos_ids));
+    LOCKSTEP_RETURN_IF_ERROR(CheckSamplingDefaults(JsonFields(kGenerationConfigFile, generation)));
     config.generation_config_json = std::string(generation_config_json);
   }
   std::sort(config.eos_ids.begin(), config.eos_ids.end());

@@ -47,7 +47,8 @@ struct ModelConfig {
 // INVALID_ARGUMENT names file, field and value: of what is missing, of another type, out of range,
 // or asks for a computation that this room does not have (an architecture, a rope scaling, a
 // quantisation). Fields that Hugging Face's module does not read for this architecture are ignored,
-// as it ignores them. `generation_config_json` is empty when the file is absent.
+// as it ignores them. What generation_config.json says about sampling must be numbers, of which the
+// gateway knows the ranges. `generation_config_json` is empty when the file is absent.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json,
                                              std::string_view generation_config_json);
 

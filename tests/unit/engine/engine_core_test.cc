@@ -227,9 +227,20 @@ TEST(EngineCoreTest, BanningEverythingIsTheRequestsFault) {
     start.parameters.logit_bias.push_back(
         {.id = id, .bias = -std::numeric_limits<float>::infinity()});
   }
-  const Transcript out = RunOne(start);
-  EXPECT_EQ(out.end->reason, EndReason::kError);
-  EXPECT_EQ(out.end->error.code(), absl::StatusCode::kInvalidArgument);
+  const auto expect = [&start](const std::string& message) {
+    const Transcript out = RunOne(start);
+    EXPECT_EQ(out.end->reason, EndReason::kError);
+    EXPECT_EQ(out.end->error.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(out.end->error.message()), message);
+  };
+  expect("sampling.logit_bias: it leaves no id to draw at position 3");
+  // One is left that min_new_tokens bans, for it would stop.
+  start.parameters.logit_bias.pop_back();
+  start.parameters.stop_ids = {63};
+  start.parameters.min_new_tokens = 1;
+  expect(
+      "sampling.logit_bias: with the stop ids, which stop.min_new_tokens keeps out, it leaves no "
+      "id to draw at position 3");
 }
 
 TEST(EngineCoreTest, CancelGivesWhatThereIsAndFreesTheKv) {

@@ -220,6 +220,18 @@ TEST(ModelConfigTest, ChecksTheGenerationConfig) {
   ExpectRefused(config, "{\"top_k\": }", "generation_config.json: not valid JSON");
   ExpectRefused(config, R"({"eos_token_id": 320})",
                 "generation_config.json: field \"eos_token_id\" is 320");
+  ExpectRefused(config, R"({"temperature": "hot"})",
+                "generation_config.json: field \"temperature\" is \"hot\"; must be a number");
+  ExpectRefused(config, R"({"top_p": 1e300})", "generation_config.json: field \"top_p\" is 1e+300");
+  ExpectRefused(config, R"({"min_p": []})", "generation_config.json: field \"min_p\"");
+  ExpectRefused(config, R"({"repetition_penalty": true})",
+                "generation_config.json: field \"repetition_penalty\" is true");
+  ExpectRefused(config, R"({"top_k": 1e300})",
+                "generation_config.json: field \"top_k\" is 1e+300; must be an integer");
+  ExpectRefused(config, R"({"do_sample": 1})",
+                "generation_config.json: field \"do_sample\" is 1; must be true or false");
+  EXPECT_TRUE(
+      ParseModelConfig(config, R"({"top_k": null, "temperature": 0, "do_sample": false})").ok());
 }
 
 TEST(ModelConfigTest, LoadsADirectory) {

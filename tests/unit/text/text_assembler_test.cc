@@ -120,6 +120,19 @@ TEST(TextAssemblerTest, AStopIdReleasesWhatWasHeldAndKeepsTheTail) {
   EXPECT_EQ(answer.tail, "\xE2\x82");
 }
 
+TEST(TextAssemblerTest, TextAndTailAreTheBytesOfTheIdsHoweverTheyEnd) {
+  const std::string bytes = "a\xE2\x82\xAC\xF0\x9F\x98\x80z";
+  for (size_t count = 0; count <= bytes.size(); ++count) {
+    std::vector<int32_t> ids = Ids(bytes.substr(0, count));
+    const Answer at_length = Assemble({}, ids);
+    EXPECT_EQ(at_length.Text() + at_length.tail, bytes.substr(0, count));
+    ids.push_back('!');
+    const Answer at_stop = Assemble({.stop_ids = {'!'}}, ids);
+    EXPECT_TRUE(at_stop.stop.has_value());
+    EXPECT_EQ(at_stop.Text() + at_stop.tail, bytes.substr(0, count));
+  }
+}
+
 TEST(TextAssemblerTest, AStopIdWinsOverAStringThatItsTextCompletes) {
   const Answer answer =
       Assemble({.stop_ids = {kThink}, .stop_strings = {"a<think>"}}, {'a', kThink});
