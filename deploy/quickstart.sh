@@ -4,17 +4,37 @@
 # questions, and proves that its answers do not depend on anything but their own input.
 # Usage: deploy/quickstart.sh [--once] [--port=7100]
 #   --once   stop after the proof; exit code 0 only if all of it held
+#   --port   of the gateway; the cluster takes this one and the nine that follow
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+usage() { sed -n '2,8s/^# //p' deploy/quickstart.sh; }
+refuse() {
+  echo "quickstart.sh: $*" >&2
+  usage >&2
+  exit 2
+}
+
+# Gateway, router, scheduler and two workers, each with a port for gRPC and one for metrics.
+ports=10
 once=false
 port=7100
 for argument in "$@"; do
   case "$argument" in
     --once) once=true ;;
     --port=*) port=${argument#--port=} ;;
-    *) sed -n '2,7s/^# //p' "deploy/quickstart.sh"; exit 2 ;;
+    --help) usage; exit 0 ;;
+    *) refuse "$argument: unknown" ;;
   esac
+done
+# All that can be wrong is said before the build, which takes minutes.
+port_max=$((65536 - ports))
+[[ $port =~ ^[1-9][0-9]{0,4}$ ]] && [ "$port" -le "$port_max" ] ||
+  refuse "--port: '$port' is not a whole number in [1, $port_max]"
+for ((used = port; used < port + ports; ++used)); do
+  if (exec 3<>"/dev/tcp/127.0.0.1/$used") 2>/dev/null; then
+    refuse "--port: of $port to $((port + ports - 1)), which a cluster takes, $used is in use"
+  fi
 done
 
 step() { printf '\n== %s\n' "$*"; }
