@@ -18,6 +18,8 @@
 namespace lockstep::config {
 namespace {
 
+constexpr size_t kFileBytesMax = size_t{1} << 20;
+
 class ErrorList final : public google::protobuf::io::ErrorCollector {
  public:
   explicit ErrorList(std::string name) : name_(std::move(name)) {}
@@ -86,6 +88,7 @@ absl::Status CannotBeRead(const std::string& path, int error) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(error)));
 }
 
+// Of a file, or of a pipe, as what a shell puts in the place of a command.
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);
@@ -94,6 +97,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   char buffer[4096];
   while (const size_t size = std::fread(buffer, 1, sizeof(buffer), file.get())) {
     text.append(buffer, size);
+    if (text.size() > kFileBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": is longer than ", kFileBytesMax,
+                                                     " bytes, which is what is read at most"));
+    }
   }
   // A directory can be opened, but not read.
   if (std::ferror(file.get()) != 0) return CannotBeRead(path, errno);

@@ -106,5 +106,11 @@ TEST_F(TextProtoTest, UnreadableFileIsAnErrorThatNamesIt) {
   EXPECT_THAT(std::string(directory.message()), HasSubstr("Is a directory"));
 }
 
+TEST_F(TextProtoTest, AFileWithoutEndIsAnErrorThatNamesItAndTheLimit) {
+  EXPECT_EQ(LoadTextProto<EchoMessage>("/dev/zero").status(),
+            absl::InvalidArgumentError(
+                "/dev/zero: is longer than 1048576 bytes, which is what is read at most"));
+}
+
 }  // namespace
 }  // namespace lockstep::config
