@@ -79,8 +79,9 @@ absl::Status Run(const cli::Arguments& arguments) {
   int64_t unread_seconds = 60;
   std::string out;
   cli::Flags flags("stream_abuse_bench", "What misused streams cost other clients.");
-  flags.Add("seconds", &seconds, "of each phase but one");
-  flags.Add("unread_seconds", &unread_seconds, "how long nothing of 50,000 prompts is read");
+  flags.Add("seconds", &seconds, {1, 3600}, "of each phase but one");
+  flags.Add("unread_seconds", &unread_seconds, {1, 3600},
+            "how long nothing of 50,000 prompts is read");
   flags.Add("out", &out, "file for the JSON");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto cluster, MemberCluster::Start({.cluster = {
@@ -120,7 +121,7 @@ absl::Status Run(const cli::Arguments& arguments) {
     quiet = later;
   }
   report["phases"] = std::move(phases);
-  return out.empty() ? absl::OkStatus() : cli::WriteFile(out, report.dump() + "\n");
+  return out.empty() ? absl::OkStatus() : cli::WriteReport(out, report);
 }
 
 }  // namespace

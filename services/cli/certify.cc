@@ -3,12 +3,15 @@
 
 #include "common/base/status_macros.h"
 #include "lockstep/config/v1/config.pb.h"
+#include "services/cli/cluster/cluster_layout.h"
 #include "services/cli/model_flag.h"
 #include "services/cli/verbs.h"
 #include "services/worker/certification.h"
 
 namespace lockstep::cli {
 namespace {
+
+constexpr int64_t kSequencesMax = 8192;
 
 void PrintCertified(const kernels::CertificationReport& report) {
   std::printf("certified: bit-equal to the reference, the fastest\n  %-16s %6s %10s %8s  %s\n",
@@ -46,9 +49,12 @@ absl::Status RunCertify(const Arguments& arguments) {
   flags.Add("backend", &backend, "cuda or cpu");
   flags.Add("certificates", &certificates,
             "file to take certificates from and add missing ones to; by default none is kept");
-  flags.Add("reduction_segments", &reduction_segments, "as in the worker's configuration");
-  flags.Add("chunk_tokens", &chunk_tokens, "as in the worker's configuration");
-  flags.Add("sequences_max", &sequences_max, "as in the worker's configuration");
+  flags.Add("reduction_segments", &reduction_segments, {0, kSegmentsMax},
+            "as in the worker's configuration; 0 is the default");
+  flags.Add("chunk_tokens", &chunk_tokens, {0, kChunkTokensMax},
+            "as in the worker's configuration; 0 is the default");
+  flags.Add("sequences_max", &sequences_max, {0, kSequencesMax},
+            "as in the worker's configuration; 0 is the default");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
   // What a worker must have and certification has no use for.
@@ -56,7 +62,7 @@ absl::Status RunCertify(const Arguments& arguments) {
   config.mutable_server()->set_cluster_id("certify");
   config.mutable_server()->set_plaintext(true);
   config.set_worker_id("certify");
-  config.set_scheduler("127.0.0.1:0");
+  config.set_scheduler("127.0.0.1:1");
   config.set_model(model);
   config.set_backend(backend);
   config.set_certificates_path(certificates);

@@ -4,12 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "services/cli/bench/bench_report.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/files.h"
+#include "services/cli/generate_flags.h"
+#include "services/cli/sample_end.h"
 #include "services/cli/verbs.h"
 #include "services/client/arrays.h"
 #include "services/client/generate_batch.h"
@@ -53,12 +56,14 @@ v1::GenerateRequest GreedyRequest(const std::string& prompt, int64_t new_tokens)
   return request;
 }
 
+// Whole ones, with a sample and a prompt each.
 absl::StatusOr<std::vector<v1::GenerateResponse>> Answers(
     const client::RolloutClient& cluster, const std::vector<v1::GenerateRequest>& requests) {
   const auto batch = client::GenerateBatch::Start(cluster, requests, {.in_flight_max = kInFlight});
   std::vector<v1::GenerateResponse> answers;
   for (absl::StatusOr<v1::GenerateResponse>& answer : batch->Wait()) {
-    LOCKSTEP_RETURN_IF_ERROR(answer.status());
+    LOCKSTEP_RETURN_IF_ERROR(WholeSample(answer).status());
+    if (answer->prompt_ids().empty()) return absl::InternalError("an answer without its prompt");
     answers.push_back(*std::move(answer));
   }
   return answers;
@@ -131,12 +136,16 @@ absl::Status RunCompare(const Arguments& arguments) {
   connect.AddTo(&flags);
   flags.Require("other", &other_target, "host:port of the other cluster's gateway");
   flags.Require("prompts", &prompts_path, "file with a prompt in each line");
-  flags.Add("new_tokens", &new_tokens, "of each answer at most");
+  flags.Add("new_tokens", &new_tokens, {1, kTokensMax}, "of each answer at most");
   flags.Add("out", &out, "file for the result as JSON");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   LOCKSTEP_RETURN_IF_ERROR(base::CheckTarget("--other", other_target));
   if (!out.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(out));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(prompts_path));
+  const std::vector<std::string> prompts = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  if (prompts.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(prompts_path, ": holds no prompt"));
+  }
 
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
   client::RolloutClient one(reach);
@@ -145,7 +154,6 @@ absl::Status RunCompare(const Arguments& arguments) {
   client::RolloutClient other(reach_other);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse one_info, one.GetServerInfo());
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse other_info, other.GetServerInfo());
-  const std::vector<std::string> prompts = absl::StrSplit(text, '\n', absl::SkipEmpty());
   std::vector<v1::GenerateRequest> requests;
   for (const std::string& prompt : prompts) requests.push_back(GreedyRequest(prompt, new_tokens));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto one_answers, Answers(one, requests));
@@ -162,6 +170,9 @@ absl::Status RunCompare(const Arguments& arguments) {
     equal_answers += mine.token_ids() == theirs.token_ids() ? 1 : 0;
     report["answers"].push_back({prompts[i], mine.text(), theirs.text()});
   }
+  if (result.prompts.positions + result.answers.positions == 0) {
+    return absl::FailedPreconditionError("no position was compared");
+  }
   report["of_prompts"] = result.prompts.ToJson();
   report["of_answers"] = result.answers.ToJson();
   report["equal_answers"] = equal_answers;
@@ -171,7 +182,7 @@ absl::Status RunCompare(const Arguments& arguments) {
   std::printf("%lld of %zu answers equal; logprobs of all text differ by at most %.3g\n",
               static_cast<long long>(equal_answers), requests.size(),
               static_cast<double>(result.logprob_difference_max));
-  return out.empty() ? absl::OkStatus() : WriteFile(out, report.dump(1) + "\n");
+  return out.empty() ? absl::OkStatus() : WriteReport(out, report);
 }
 
 }  // namespace lockstep::cli

@@ -9,8 +9,14 @@
 #include "services/cli/files.h"
 
 namespace lockstep::cli {
+namespace {
+
+constexpr size_t kTokenBytesMax = size_t{1} << 16;
+
+}  // namespace
+
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kTokenBytesMax));
   const std::string token(absl::StripAsciiWhitespace(text));
   if (token.empty() || token.find_first_of(" \n") != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected one token"));
@@ -20,7 +26,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 
 void ConnectFlags::AddTo(Flags* flags) {
   flags->Add("target", &target, "host:port of the gateway");
-  flags->Add("timeout", &timeout, "longest wait for one call");
+  flags->Add("timeout", &timeout, {kWaitMin, kWaitMax}, "longest wait for one call");
   flags->Add("authorities", &authorities,
              "PEM file of those who may sign the server's certificate; without it: plaintext");
   flags->Add("certificate", &certificate, "PEM file of the caller's own certificate, with --key");
@@ -44,6 +50,9 @@ absl::StatusOr<rpc::ChannelOptions> ConnectFlags::Channel() const {
   }
   if (certificate.empty() != key.empty()) {
     return absl::InvalidArgumentError("--certificate and --key go together");
+  }
+  for (const std::string* file : {&authorities, &certificate, &key}) {
+    if (!file->empty()) LOCKSTEP_RETURN_IF_ERROR(CheckRegularFile(*file));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
       options.security,

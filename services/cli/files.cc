@@ -7,21 +7,39 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 
 namespace lockstep::cli {
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be opened"));
-  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory"));
   }
-  std::ostringstream content;
-  content << file.rdbuf();
-  return std::move(content).str();
+  // A device may never end, and to read from one may do something.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+      !std::filesystem::is_fifo(status)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is neither a file nor a pipe"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be opened"));
+  std::string content;
+  char buffer[1 << 16];
+  while (content.size() <= bytes_max) {
+    file.read(buffer, sizeof(buffer));
+    if (file.gcount() == 0) return content;
+    content.append(buffer, static_cast<size_t>(file.gcount()));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": is longer than ", bytes_max, " bytes, which is what is read at most"));
+}
+
+absl::Status CheckRegularFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is no regular file"));
 }
 
 absl::Status CheckWritable(const std::string& path) {

@@ -1,12 +1,13 @@
 #include "services/cli/flags.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 
 namespace lockstep::cli {
@@ -14,30 +15,64 @@ namespace {
 
 constexpr char kHelpUrl[] = "lockstep/help";
 
-absl::Status Expected(const char* what) { return absl::InvalidArgumentError(what); }
+std::string Text(int64_t value) { return absl::StrCat(value); }
+std::string Text(uint64_t value) { return absl::StrCat(value); }
+std::string Text(float value) { return absl::StrCat(value); }
+std::string Text(absl::Duration value) { return absl::FormatDuration(value); }
+std::string Text(const std::vector<int64_t>& value) { return absl::StrJoin(value, ","); }
 
-absl::Status ReadValue(absl::string_view text, std::string* value) {
-  *value = std::string(text);
+template <typename T>
+std::string Text(const Range<T>& range) {
+  return absl::StrCat("in [", Text(range.least), ", ", Text(range.most), "]");
+}
+
+const char* KindOf(int64_t) { return "a whole number "; }
+const char* KindOf(uint64_t) { return "a whole number "; }
+const char* KindOf(float) { return "a number "; }
+const char* KindOf(absl::Duration) { return "a duration such as 30s, "; }
+
+bool ReadNumber(absl::string_view text, int64_t* value) { return absl::SimpleAtoi(text, value); }
+bool ReadNumber(absl::string_view text, uint64_t* value) { return absl::SimpleAtoi(text, value); }
+bool ReadNumber(absl::string_view text, float* value) { return absl::SimpleAtof(text, value); }
+bool ReadNumber(absl::string_view text, absl::Duration* value) {
+  return absl::ParseDuration(text, value);
+}
+
+template <typename T>
+absl::Status ReadValue(absl::string_view text, const Range<T>& range, T* value) {
+  T number;
+  // Written so that what is no number fails.
+  if (ReadNumber(text, &number) && number >= range.least && number <= range.most) {
+    *value = number;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not ", KindOf(T()), Text(range)));
+}
+absl::Status ReadValue(absl::string_view text, const Range<int64_t>& range,
+                       std::vector<int64_t>* values) {
+  values->clear();
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(text, absl::ByAnyChar(", "), absl::SkipEmpty());
+  // What a shell makes of a variable that is not set.
+  if (words.empty()) return ReadValue(text, range, &values->emplace_back());
+  for (const absl::string_view word : words) {
+    LOCKSTEP_RETURN_IF_ERROR(ReadValue(word, range, &values->emplace_back()));
+  }
   return absl::OkStatus();
 }
-absl::Status ReadValue(absl::string_view text, int64_t* value) {
-  return absl::SimpleAtoi(text, value) ? absl::OkStatus() : Expected("a whole number");
+template <typename T, typename Number>
+absl::Status ReadValue(absl::string_view text, const Range<Number>& range,
+                       std::optional<T>* value) {
+  return ReadValue(text, range, &value->emplace());
 }
-absl::Status ReadValue(absl::string_view text, uint64_t* value) {
-  return absl::SimpleAtoi(text, value) ? absl::OkStatus() : Expected("a whole number from 0 on");
-}
-absl::Status ReadValue(absl::string_view text, double* value) {
-  return absl::SimpleAtod(text, value) ? absl::OkStatus() : Expected("a number");
-}
-absl::Status ReadValue(absl::string_view text, float* value) {
-  return absl::SimpleAtof(text, value) ? absl::OkStatus() : Expected("a number");
-}
-absl::Status ReadValue(absl::string_view text, absl::Duration* value) {
-  return absl::ParseDuration(text, value) ? absl::OkStatus() : Expected("a duration such as 30s");
+
+template <typename T>
+std::string DefaultText(const T& value) {
+  return Text(value);
 }
 template <typename T>
-absl::Status ReadValue(absl::string_view text, std::optional<T>* value) {
-  return ReadValue(text, &value->emplace());
+std::string DefaultText(const std::optional<T>&) {
+  return "";
 }
 
 }  // namespace
@@ -52,10 +87,75 @@ Flags::Flag& Flags::New(const char* name, const char* help) {
   return flags_.back();
 }
 
+template <typename T, typename Number>
+Flags::Flag& Flags::NewNumber(const char* name, T* value, Range<Number> range, const char* help) {
+  Flag& flag = New(name, help);
+  flag.range_text = Text(range);
+  flag.default_text = DefaultText(*value);
+  flag.read = [value, range](absl::string_view text) { return ReadValue(text, range, value); };
+  return flag;
+}
+
+void Flags::Add(const char* name, int64_t* value, Range<int64_t> range, const char* help) {
+  NewNumber(name, value, range, help);
+}
+void Flags::Add(const char* name, absl::Duration* value, Range<absl::Duration> range,
+                const char* help) {
+  NewNumber(name, value, range, help);
+}
+void Flags::Add(const char* name, std::optional<int64_t>* value, Range<int64_t> range,
+                const char* help) {
+  NewNumber(name, value, range, help);
+}
+void Flags::Add(const char* name, std::optional<uint64_t>* value, Range<uint64_t> range,
+                const char* help) {
+  NewNumber(name, value, range, help);
+}
+void Flags::Add(const char* name, std::optional<float>* value, Range<float> range,
+                const char* help) {
+  NewNumber(name, value, range, help);
+}
+void Flags::Add(const char* name, std::vector<int64_t>* value, Range<int64_t> range,
+                const char* help) {
+  NewNumber(name, value, range, help);
+}
+void Flags::Add(const char* name, std::optional<std::vector<int64_t>>* value, Range<int64_t> range,
+                const char* help) {
+  NewNumber(name, value, range, help);
+}
+
 void Flags::Add(const char* name, std::string* value, const char* help) {
   Flag& flag = New(name, help);
   flag.default_text = *value;
-  flag.read = [value](absl::string_view text) { return ReadValue(text, value); };
+  flag.read = [value](absl::string_view text) {
+    *value = std::string(text);
+    return absl::OkStatus();
+  };
+}
+
+void Flags::Add(const char* name, std::optional<std::string>* value, const char* help) {
+  New(name, help).read = [value](absl::string_view text) {
+    *value = std::string(text);
+    return absl::OkStatus();
+  };
+}
+
+void Flags::Add(const char* name, bool* value, const char* help) {
+  Flag& flag = New(name, help);
+  flag.is_switch = true;
+  flag.read = [value](absl::string_view) {
+    *value = true;
+    return absl::OkStatus();
+  };
+}
+
+void Flags::Add(const char* name, std::vector<std::string>* value, const char* help) {
+  Flag& flag = New(name, help);
+  flag.is_list = true;
+  flag.read = [value](absl::string_view text) {
+    value->emplace_back(text);
+    return absl::OkStatus();
+  };
 }
 
 void Flags::Require(const char* name, std::string* value, const char* help) {
@@ -68,53 +168,9 @@ void Flags::Require(const char* name, std::vector<std::string>* value, const cha
   flags_.back().required = true;
 }
 
-void Flags::Add(const char* name, int64_t* value, const char* help) {
-  Flag& flag = New(name, help);
-  flag.default_text = absl::StrCat(*value);
-  flag.read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-
-void Flags::Add(const char* name, double* value, const char* help) {
-  Flag& flag = New(name, help);
-  flag.default_text = absl::StrCat(*value);
-  flag.read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-
-void Flags::Add(const char* name, absl::Duration* value, const char* help) {
-  Flag& flag = New(name, help);
-  flag.default_text = absl::FormatDuration(*value);
-  flag.read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-
-void Flags::Add(const char* name, bool* value, const char* help) {
-  Flag& flag = New(name, help);
-  flag.is_switch = true;
-  flag.read = [value](absl::string_view) {
-    *value = true;
-    return absl::OkStatus();
-  };
-}
-
-void Flags::Add(const char* name, std::optional<std::string>* value, const char* help) {
-  New(name, help).read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-void Flags::Add(const char* name, std::optional<int64_t>* value, const char* help) {
-  New(name, help).read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-void Flags::Add(const char* name, std::optional<uint64_t>* value, const char* help) {
-  New(name, help).read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-void Flags::Add(const char* name, std::optional<float>* value, const char* help) {
-  New(name, help).read = [value](absl::string_view text) { return ReadValue(text, value); };
-}
-
-void Flags::Add(const char* name, std::vector<std::string>* value, const char* help) {
-  Flag& flag = New(name, help);
-  flag.is_list = true;
-  flag.read = [value](absl::string_view text) {
-    value->emplace_back(text);
-    return absl::OkStatus();
-  };
+void Flags::Require(const char* name, std::vector<int64_t>* value, Range<int64_t> range,
+                    const char* help) {
+  NewNumber(name, value, range, help).required = true;
 }
 
 Flags::Flag* Flags::Find(absl::string_view name) {
@@ -152,8 +208,7 @@ absl::Status Flags::Parse(const Arguments& arguments) {
     flag->given = true;
     const std::string text = flag->is_switch ? "" : argument.substr(equals + 1);
     if (const absl::Status status = flag->read(text); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, ": '", text, "' is not ", status.message()));
+      return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", status.message()));
     }
   }
   for (const Flag& flag : flags_) {
@@ -178,9 +233,12 @@ std::string Flags::Help() const {
   std::string text = absl::StrCat("lockstep ", verb_, "\n", summary_, "\n\n");
   for (const Flag& flag : flags_) {
     absl::StrAppend(&text, "  --", flag.name, flag.is_switch ? "" : "=", "\n      ", flag.help);
-    if (flag.required) absl::StrAppend(&text, " (required)");
-    if (flag.is_list) absl::StrAppend(&text, " (may be repeated)");
-    if (!flag.default_text.empty()) absl::StrAppend(&text, " (default ", flag.default_text, ")");
+    std::vector<std::string> facts;
+    if (flag.required) facts.push_back("required");
+    if (flag.is_list) facts.push_back("may be repeated");
+    if (!flag.range_text.empty()) facts.push_back(flag.range_text);
+    if (!flag.default_text.empty()) facts.push_back(absl::StrCat("default ", flag.default_text));
+    if (!facts.empty()) absl::StrAppend(&text, " (", absl::StrJoin(facts, ", "), ")");
     absl::StrAppend(&text, "\n");
   }
   return text;

@@ -1,36 +1,17 @@
 #include <cstdio>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/files.h"
 #include "services/cli/generate_flags.h"
 #include "services/cli/print.h"
 #include "services/cli/record.h"
+#include "services/cli/sample_end.h"
 #include "services/cli/verbs.h"
 
 namespace lockstep::cli {
 namespace {
-
-// Whether a sample came to its own end: who reads the exit code must not take a part for the whole.
-absl::Status CheckEnded(const v1::Sample& sample) {
-  const std::string name = absl::StrCat("sample ", sample.index());
-  switch (sample.finish_reason()) {
-    case v1::FINISH_REASON_STOP:
-    case v1::FINISH_REASON_LENGTH:
-      return absl::OkStatus();
-    case v1::FINISH_REASON_ABORT:
-      return absl::AbortedError(
-          absl::StrCat(name, " is cut short: --timeout passed, or somebody aborted it"));
-    case v1::FINISH_REASON_PARTIAL:
-      return absl::UnavailableError(absl::StrCat(name, " is cut short: the gateway drains",
-                                                 sample.has_error() ? "; its continuation: " : "",
-                                                 sample.error().message()));
-    default:
-      return absl::InternalError(absl::StrCat(name, " failed: ", sample.error().message()));
-  }
-}
 
 // Shows text as it becomes certain, and each sample's end.
 absl::Status Stream(client::RolloutClient* cluster, const v1::GenerateRequest& request) {

@@ -1,47 +1,45 @@
 #include "services/cli/generate_flags.h"
 
-#include "absl/strings/numbers.h"
+#include <limits>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace lockstep::cli {
+namespace {
 
-absl::StatusOr<std::vector<int64_t>> ParseIds(const std::string& text) {
-  std::vector<int64_t> ids;
-  for (const absl::string_view word :
-       absl::StrSplit(text, absl::ByAnyChar(", "), absl::SkipEmpty())) {
-    int64_t id = 0;
-    if (!absl::SimpleAtoi(word, &id)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", word, "' is no token id"));
-    }
-    ids.push_back(id);
-  }
-  return ids;
-}
+constexpr Range<uint64_t> kSeeds = {0, std::numeric_limits<uint64_t>::max()};
 
+}  // namespace
+
+// Ranges are the API's, where that does not depend on the model.
 void GenerateFlags::AddTo(Flags* flags) {
   flags->Add("prompt", &prompt, "prompt as text");
-  flags->Add("prompt_ids", &prompt_ids, "prompt as token ids, separated by commas");
+  flags->Add("prompt_ids", &prompt_ids, kTokenIds, "prompt as token ids, divided by commas");
   flags->Add("request_id", &request_id, "name of the request, for retries");
   flags->Add("routing_key", &routing_key, "requests with one key meet on one worker");
-  flags->Add("n", &n, "samples");
-  flags->Add("seed", &seed, "seed of all samples; default: hash of the request id");
-  flags->Add("exact_seed", &exact_seed, "sub-seed of the one sample, as an answer returned it");
-  flags->Add("temperature", &temperature, "0 is greedy");
-  flags->Add("top_k", &top_k, "keep this many most probable ids");
-  flags->Add("top_p", &top_p, "keep the most probable ids up to this mass");
-  flags->Add("min_p", &min_p, "drop ids below this part of the largest probability");
-  flags->Add("repetition_penalty", &repetition_penalty, "of ids in prompt or output");
-  flags->Add("frequency_penalty", &frequency_penalty, "times the count in the output");
-  flags->Add("presence_penalty", &presence_penalty, "once when in the output");
-  flags->Add("max_new_tokens", &max_new_tokens, "tokens to generate at most");
-  flags->Add("min_new_tokens", &min_new_tokens, "tokens before any stop takes effect");
+  flags->Add("n", &n, {1, 1024}, "samples");
+  flags->Add("seed", &seed, kSeeds, "seed of all samples; default: hash of the request id");
+  flags->Add("exact_seed", &exact_seed, kSeeds,
+             "sub-seed of the one sample, as an answer returned it");
+  flags->Add("temperature", &temperature, {0, 1e6f}, "0 is greedy");
+  flags->Add("top_k", &top_k, {-1, std::numeric_limits<int64_t>::max()},
+             "keep this many most probable ids");
+  flags->Add("top_p", &top_p, {0, 1}, "keep the most probable ids up to this mass");
+  flags->Add("min_p", &min_p, {0, 1}, "drop ids below this part of the largest probability");
+  flags->Add("repetition_penalty", &repetition_penalty, {0.01f, 100}, "of ids in prompt or output");
+  flags->Add("frequency_penalty", &frequency_penalty, {-100, 100}, "times the count in the output");
+  flags->Add("presence_penalty", &presence_penalty, {-100, 100}, "once when in the output");
+  flags->Add("max_new_tokens", &max_new_tokens, {0, kTokensMax}, "tokens to generate at most");
+  flags->Add("min_new_tokens", &min_new_tokens, {0, kTokensMax},
+             "tokens before any stop takes effect");
   flags->Add("stop", &stop_strings, "text that ends the sample");
-  flags->Add("stop_ids", &stop_ids, "ids that end the sample");
+  flags->Add("stop_ids", &stop_ids, kTokenIds, "ids that end the sample");
   flags->Add("ignore_eos", &ignore_eos, "go on after end-of-sequence ids");
-  flags->Add("top_logprobs", &top_logprobs, "most probable ids to show for each position");
-  flags->Add("prompt_logprobs_from", &prompt_logprobs_from, "logprobs of prompt ids from here on");
+  flags->Add("top_logprobs", &top_logprobs, {0, 64}, "most probable ids to show for each position");
+  flags->Add("prompt_logprobs_from", &prompt_logprobs_from, {1, kTokensMax},
+             "logprobs of prompt ids from here on");
   flags->Add("entropy", &entropy, "entropy of each position");
   flags->Add("no_cache", &no_cache, "neither read nor write the prefix cache");
 }
@@ -50,11 +48,16 @@ absl::StatusOr<v1::GenerateRequest> GenerateFlags::Build() const {
   if (prompt.has_value() == prompt_ids.has_value()) {
     return absl::InvalidArgumentError("give either --prompt or --prompt_ids");
   }
+  for (const auto& [flag, text] :
+       {std::pair("--request_id", &request_id), std::pair("--routing_key", &routing_key)}) {
+    if (base::ToValidUtf8(*text) != *text) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": is no UTF-8"));
+    }
+  }
   v1::GenerateRequest request;
   if (prompt.has_value()) request.set_prompt_text(*prompt);
   if (prompt_ids.has_value()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ParseIds(*prompt_ids));
-    request.mutable_prompt_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+    request.mutable_prompt_ids()->mutable_ids()->Add(prompt_ids->begin(), prompt_ids->end());
   }
   request.set_request_id(request_id);
   request.set_routing_key(routing_key);
@@ -76,8 +79,7 @@ absl::StatusOr<v1::GenerateRequest> GenerateFlags::Build() const {
   if (max_new_tokens.has_value()) stop->set_max_new_tokens(*max_new_tokens);
   if (min_new_tokens.has_value()) stop->set_min_new_tokens(*min_new_tokens);
   for (const std::string& text : stop_strings) stop->add_stop_strings(text);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ParseIds(stop_ids));
-  stop->mutable_stop_ids()->Add(ids.begin(), ids.end());
+  stop->mutable_stop_ids()->Add(stop_ids.begin(), stop_ids.end());
   stop->set_ignore_eos(ignore_eos);
 
   v1::LogprobOptions* logprobs = request.mutable_logprobs();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,11 +12,15 @@
 
 namespace lockstep::cli {
 
+// What a token id, and a number of tokens, may be before a model says less.
+inline constexpr Range<int64_t> kTokenIds = {0, std::numeric_limits<int32_t>::max()};
+inline constexpr int64_t kTokensMax = int64_t{1} << 24;
+
 // A GenerateRequest from flags. Flags that are not given leave their field unset, so the server's
 // defaults hold.
 struct GenerateFlags {
   std::optional<std::string> prompt;
-  std::optional<std::string> prompt_ids;
+  std::optional<std::vector<int64_t>> prompt_ids;
   std::string request_id;
   std::string routing_key;
   std::optional<int64_t> n;
@@ -30,7 +36,7 @@ struct GenerateFlags {
   std::optional<int64_t> max_new_tokens;
   std::optional<int64_t> min_new_tokens;
   std::vector<std::string> stop_strings;
-  std::string stop_ids;
+  std::vector<int64_t> stop_ids;
   bool ignore_eos = false;
   int64_t top_logprobs = 0;
   std::optional<int64_t> prompt_logprobs_from;
@@ -41,8 +47,5 @@ struct GenerateFlags {
   // INVALID_ARGUMENT unless exactly one prompt is given.
   absl::StatusOr<v1::GenerateRequest> Build() const;
 };
-
-// "1,2,3" or "1 2 3".
-absl::StatusOr<std::vector<int64_t>> ParseIds(const std::string& text);
 
 }  // namespace lockstep::cli

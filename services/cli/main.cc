@@ -9,38 +9,12 @@
 namespace lockstep::cli {
 namespace {
 
-struct Verb {
-  const char* name;
-  absl::Status (*run)(const Arguments&);
-  const char* summary;
-};
-
-constexpr Verb kVerbs[] = {
-    {"up", RunUp, "run a local cluster of real processes"},
-    {"gateway", RunGateway, "serve the trainer's API"},
-    {"router", RunRouter, "assign requests to workers"},
-    {"scheduler", RunScheduler, "keep the registry, admit, plan"},
-    {"worker", RunWorker, "run a model"},
-    {"health", RunHealth, "ask a process whether it is live, started, ready"},
-    {"info", RunInfo, "show a cluster's contract, model and workers"},
-    {"generate", RunGenerate, "continue a prompt; print text, ids and logprobs"},
-    {"score", RunScore, "print the logprobs of given ids"},
-    {"tokenize", RunTokenize, "turn text into ids"},
-    {"replay", RunReplay, "run a recorded answer again and compare every bit"},
-    {"weights", RunWeights, "show version and digest of the weights in use"},
-    {"verify", RunVerify, "prove that answers depend on nothing but their own input"},
-    {"compare", RunCompare, "say how far two clusters of different contracts agree"},
-    {"certify", RunCertify, "find the kernels of a device that give the contract's bits"},
-    {"bench", RunBench, "drive load and write the result as JSON"},
-    {"size", RunSize, "say how many tokens and sequences fit into a KV budget"},
-};
-
 std::string Usage() {
   std::string text =
       "lockstep VERB [--flag=value ...]\n\n"
       "Serves language-model rollouts whose bits depend on nothing but the weights, the request\n"
       "and its seed.\n\n";
-  for (const Verb& verb : kVerbs)
+  for (const Verb& verb : Verbs())
     absl::StrAppendFormat(&text, "  %-10s %s\n", verb.name, verb.summary);
   return text +
          "\nlockstep VERB --help shows the flags of a verb. Exit codes: 0 done, 1 failed, 2 when\n"
@@ -52,7 +26,7 @@ int Main(const Arguments& words) {
     std::fputs(Usage().c_str(), words.empty() ? stderr : stdout);
     return words.empty() ? 2 : 0;
   }
-  for (const Verb& verb : kVerbs) {
+  for (const Verb& verb : Verbs()) {
     if (words[0] != verb.name) continue;
     const absl::Status status = verb.run(Arguments(std::next(words.begin()), words.end()));
     if (status.ok()) return 0;

@@ -5,6 +5,8 @@
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 #include "services/cli/files.h"
+#include "services/cli/json_text.h"
+#include "services/worker/model/json_file.h"
 
 namespace lockstep::cli {
 namespace {
@@ -19,7 +21,7 @@ absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
 }
 
 absl::Status FromJson(const nlohmann::json& json, google::protobuf::Message* message) {
-  const auto status = google::protobuf::util::JsonStringToMessage(json.dump(), message);
+  const auto status = google::protobuf::util::JsonStringToMessage(JsonText(json), message);
   if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(std::string(status.message()));
 }
@@ -35,16 +37,19 @@ absl::Status WriteRecord(const std::string& path, const Record& record) {
 
 absl::StatusOr<Record> ReadRecord(const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("request") || !json.contains("response")) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const nlohmann::json json, worker::ParseJsonObject(path, text));
+  if (!json.contains("request") || !json.contains("response")) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": no record of lockstep generate --record"));
   }
   Record record;
   absl::Status status = FromJson(json["request"], &record.request);
   if (status.ok()) status = FromJson(json["response"], &record.response);
-  if (status.ok()) return record;
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+  if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+  if (record.response.samples().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": the answer in it has no sample"));
+  }
+  return record;
 }
 
 }  // namespace lockstep::cli

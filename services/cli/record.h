@@ -15,7 +15,7 @@ struct Record {
 };
 
 absl::Status WriteRecord(const std::string& path, const Record& record);
-// INVALID_ARGUMENT names the file and what is wrong in it.
+// With a sample at least. INVALID_ARGUMENT names the file and what is wrong in it.
 absl::StatusOr<Record> ReadRecord(const std::string& path);
 
 }  // namespace lockstep::cli

@@ -11,16 +11,15 @@ namespace lockstep::cli {
 
 absl::Status RunScore(const Arguments& arguments) {
   ConnectFlags connect;
-  std::string ids_text;
+  std::vector<int64_t> ids;
   std::optional<int64_t> from;
   std::optional<float> temperature;
   Flags flags("score", "Prints the logprobs of given ids, without generating.");
   connect.AddTo(&flags);
-  flags.Require("ids", &ids_text, "token ids, separated by commas");
-  flags.Add("from", &from, "first position to score");
-  flags.Add("temperature", &temperature, "for scaled logprobs");
+  flags.Require("ids", &ids, kTokenIds, "token ids, divided by commas");
+  flags.Add("from", &from, {1, kTokensMax}, "first position to score");
+  flags.Add("temperature", &temperature, {0, 1e6f}, "for scaled logprobs");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ParseIds(ids_text));
 
   v1::ScoreRequest request;
   request.mutable_ids()->Add(ids.begin(), ids.end());
@@ -29,6 +28,9 @@ absl::Status RunScore(const Arguments& arguments) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto reach, connect.Options());
   client::RolloutClient cluster(reach);
   LOCKSTEP_ASSIGN_OR_RETURN(const v1::ScoreResponse response, cluster.Score(request));
+  if (response.logprobs().raw().empty()) {
+    return absl::FailedPreconditionError("no position was scored");
+  }
   std::printf("raw        %s\nscaled     %s\nreceipt    %s\n",
               FloatsText(response.logprobs().raw()).c_str(),
               FloatsText(response.logprobs().scaled()).c_str(),

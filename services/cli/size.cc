@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "services/cli/cluster/cluster_layout.h"
+#include "services/cli/generate_flags.h"
 #include "services/cli/model_flag.h"
 #include "services/cli/verbs.h"
 #include "services/worker/model/model_config.h"
@@ -14,8 +16,6 @@
 
 namespace lockstep::cli {
 namespace {
-
-constexpr int64_t kRanksMax = 64;
 
 // Bytes of one stored key or value: fp32 on the CPU, bf16 on a GPU.
 absl::StatusOr<int64_t> ElementBytes(const std::string& backend) {
@@ -44,17 +44,10 @@ absl::Status RunSize(const Arguments& arguments) {
   Flags flags("size", "Says how many tokens and sequences fit into a KV budget.");
   flags.Require("model", &model, "Hugging Face directory, or random:SHAPE");
   flags.Add("backend", &backend, "cpu or cuda");
-  flags.Add("kv_mib", &kv_mib, "KV budget of each rank of a worker, MiB");
-  flags.Add("tensor_parallel", &tensor_parallel, "ranks of a worker");
-  flags.Add("tokens", &tokens, "prompt plus generated tokens of one sequence");
+  flags.Add("kv_mib", &kv_mib, {1, kKvMibMax}, "KV budget of each rank of a worker, MiB");
+  flags.Add("tensor_parallel", &tensor_parallel, {1, kRanksMax}, "ranks of a worker");
+  flags.Add("tokens", &tokens, {1, kTokensMax}, "prompt plus generated tokens of one sequence");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  if (kv_mib < 1 || tokens < 1) {
-    return absl::InvalidArgumentError("--kv_mib and --tokens are at least 1");
-  }
-  if (tensor_parallel < 1 || tensor_parallel > kRanksMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tensor_parallel: ", tensor_parallel, " is outside [1, ", kRanksMax, "]"));
-  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t element_bytes, ElementBytes(backend));
   LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
   LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig whole, ConfigOf(model));

@@ -2,9 +2,7 @@
 
 #include <cstdio>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/signal_waiter.h"
@@ -37,27 +35,16 @@ void PrintAddresses(const ClusterLayout& layout) {
   std::fflush(stdout);
 }
 
-absl::StatusOr<std::vector<int64_t>> ReadRanks(const std::string& list) {
-  std::vector<int64_t> ranks;
-  for (const absl::string_view number : absl::StrSplit(list, ',')) {
-    if (!absl::SimpleAtoi(number, &ranks.emplace_back())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tensor_parallel: '", number, "' is no number"));
-    }
-  }
-  return ranks;
-}
-
 }  // namespace
 
 absl::Status RunUp(const Arguments& arguments) {
   ClusterOptions options;
   int64_t workers = 2;
-  std::string tensor_parallel = "1";
   int64_t port = kDefaultPort;
   absl::Duration start_timeout = absl::Minutes(2);
   options.model = "deploy/demo-model";
   options.kv_mib = kKvMib;
+  options.tensor_parallel = {1};
   options.reserve_horizon_tokens = kReserveHorizonTokens;
   Flags flags("up", "Runs a cluster of real processes on the loopback until it is interrupted.");
   flags.Add(
@@ -68,22 +55,24 @@ absl::Status RunUp(const Arguments& arguments) {
             "file of certificates for backend cuda; `lockstep certify` makes one");
   flags.Add("mode", &options.mode,
             "deterministic, or normal to measure what that costs (backend cuda)");
-  flags.Add("workers", &workers, "worker processes");
-  flags.Add("port", &port, "of the gateway; the others follow it. 0 takes free ports");
+  flags.Add("workers", &workers, {1, kWorkersMax}, "worker processes");
+  flags.Add("port", &port, {0, kPortMax},
+            "of the gateway; the others follow it. 0 takes free ports");
   flags.Add("run_dir", &options.run_dir,
             "for configurations, logs and process ids; by default derived from the port");
-  flags.Add("kv_mib", &options.kv_mib,
+  flags.Add("kv_mib", &options.kv_mib, {0, kKvMibMax},
             "KV of each rank of a worker, MiB; 0 is the worker's default");
-  flags.Add("threads", &options.threads, "of one worker; 0 shares the cores");
-  flags.Add("chunk_tokens", &options.chunk_tokens, "prefill tokens a step; 0 is the default");
-  flags.Add("reduction_segments", &options.reduction_segments,
+  flags.Add("threads", &options.threads, {0, kThreadsMax}, "of one worker; 0 shares the cores");
+  flags.Add("chunk_tokens", &options.chunk_tokens, {0, kChunkTokensMax},
+            "prefill tokens a step; 0 is the default");
+  flags.Add("reduction_segments", &options.reduction_segments, {0, kSegmentsMax},
             "of row-parallel sums, a power of two; 0 is the default, 1");
-  flags.Add("tensor_parallel", &tensor_parallel,
+  flags.Add("tensor_parallel", &options.tensor_parallel, {1, kRanksMax},
             "ranks of each worker, such as 1,2: in turn when there are more workers");
   flags.Add("log_level", &options.log_level, "debug, info, warning or error");
-  flags.Add("start_timeout", &start_timeout, "longest wait until the cluster is ready");
+  flags.Add("start_timeout", &start_timeout, {kWaitMin, kWaitMax},
+            "longest wait until the cluster is ready");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  LOCKSTEP_ASSIGN_OR_RETURN(options.tensor_parallel, ReadRanks(tensor_parallel));
   options.workers = static_cast<int>(workers);
   options.port = static_cast<int>(port);
 

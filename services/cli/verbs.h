@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "absl/status/status.h"
 #include "services/cli/flags.h"
 
@@ -31,5 +33,14 @@ absl::Status RunBench(const Arguments& arguments);
 // Without a cluster: arithmetic on a model, certificates of this machine's device.
 absl::Status RunSize(const Arguments& arguments);
 absl::Status RunCertify(const Arguments& arguments);
+
+struct Verb {
+  const char* name;
+  absl::Status (*run)(const Arguments&);
+  const char* summary;
+};
+
+// All of them, in the order of the binary's help.
+std::span<const Verb> Verbs();
 
 }  // namespace lockstep::cli

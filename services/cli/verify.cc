@@ -12,17 +12,22 @@
 #include "services/cli/cluster/cluster_layout.h"
 #include "services/cli/connect_flags.h"
 #include "services/cli/files.h"
+#include "services/cli/generate_flags.h"
 #include "services/cli/verbs.h"
 #include "services/cli/verify/modes.h"
 
 namespace lockstep::cli {
 namespace {
 
+constexpr int64_t kTrialsMax = 1'000'000;
+
 struct Mode {
   const char* name;
   absl::Status (*verify)(Subject*, const VerifyOptions&);
   // Whether `all` includes it; null is always.
   bool (*applies)(const Subject&) = nullptr;
+  // What can be seen to be missing before any mode runs; null is nothing.
+  absl::Status (*check)(const Subject&, const VerifyOptions&) = nullptr;
 };
 
 constexpr Mode kModes[] = {
@@ -35,7 +40,7 @@ constexpr Mode kModes[] = {
     {"long", VerifyLong},
     {"preemption", VerifyPreemption},
     {"tp", VerifyTp, [](const Subject& subject) { return subject.workers_by_ranks().size() > 1; }},
-    {"failover", VerifyFailover},
+    {"failover", VerifyFailover, nullptr, CheckFailover},
 };
 
 // Empty for a target without a port number.
@@ -94,19 +99,16 @@ absl::Status RunVerify(const Arguments& arguments) {
             "single, mixed, prefix, radix_cache, prefill_vs_decode, neighbours, long, "
             "preemption, tp (for a cluster of different tensor_parallel), failover, several of "
             "them divided by commas, or all");
-  flags.Add("trials", &options.trials, "samples of each prompt");
-  flags.Add("long_prompt_tokens", &options.long_prompt_tokens, "prompt of mode long");
-  flags.Add("long_new_tokens", &options.long_new_tokens, "answer of mode long");
+  flags.Add("trials", &options.trials, {1, kTrialsMax}, "samples of each prompt");
+  flags.Add("long_prompt_tokens", &options.long_prompt_tokens, {1, kTokensMax},
+            "prompt of mode long");
+  flags.Add("long_new_tokens", &options.long_new_tokens, {1, kTokensMax}, "answer of mode long");
   flags.Add("out", &out, "file for the result as JSON");
   flags.Add("metrics_token_file", &metrics_token_file,
             "file with a scraper's bearer token, where workers' metrics need one");
   flags.Add("run_dir", &options.run_dir,
             "directory of lockstep up, for failover; by default that of the target's port");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
-  if (options.trials < 1) return absl::InvalidArgumentError("--trials: at least 1");
-  if (options.long_prompt_tokens < 1 || options.long_new_tokens < 1) {
-    return absl::InvalidArgumentError("--long_prompt_tokens and --long_new_tokens are at least 1");
-  }
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mode> modes, ModesOf(mode));
   if (!out.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckWritable(out));
   if (options.run_dir.empty()) options.run_dir = RunDirOf(connect.target);
@@ -121,6 +123,9 @@ absl::Status RunVerify(const Arguments& arguments) {
     std::erase_if(modes,
                   [&](const Mode& m) { return m.applies != nullptr && !m.applies(subject); });
   }
+  for (const Mode& m : modes) {
+    if (m.check != nullptr) LOCKSTEP_RETURN_IF_ERROR(m.check(subject, options));
+  }
   const absl::Status held = RunModes(modes, &subject, options);
   if (out.empty()) return held;
   nlohmann::ordered_json report = NewReport("verify", mode, arguments);
@@ -129,7 +134,7 @@ absl::Status RunVerify(const Arguments& arguments) {
   report["workers"] = subject.info().workers_size();
   report["held"] = held.ok();
   report["modes"] = subject.records();
-  LOCKSTEP_RETURN_IF_ERROR(WriteFile(out, report.dump(1) + "\n"));
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(out, report));
   return held;
 }
 

@@ -1,13 +1,19 @@
 // The binary as a person meets it: a cluster of real processes, asked, proved, refused, stopped.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string>
+#include <tuple>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "services/cli/cluster/local_ports.h"
 #include "services/cli/files.h"
+#include "services/cli/record.h"
 #include "services/cli/wait_until.h"
 #include "services/client/generate_batch.h"
 #include "services/client/sample_bits.h"
@@ -63,6 +69,84 @@ TEST_F(ClusterProcessTest, ReplayNamesTheFirstPositionThatDiffers) {
   const Outcome replay = RunLockstep({"replay", Target(), "--record=" + path});
   EXPECT_EQ(replay.ended, "exit code 1");
   EXPECT_THAT(replay.output, HasSubstr("ids differ at position 0"));
+}
+
+// A deadline may cut an answer anywhere; what there is of it must be what the whole begins with.
+TEST_F(ClusterProcessTest, ReplayComparesWhatADeadlineHasLeft) {
+  const std::string path = cluster_->run_dir() + "/cut.json";
+  // How much there is by then is the machine's business; there must be some of every sample.
+  const auto some_of_each = [&path] {
+    const auto record = cli::ReadRecord(path);
+    if (!record.ok()) return false;
+    const auto& samples = record->response.samples();
+    return std::none_of(samples.begin(), samples.end(),
+                        [](const v1::Sample& sample) { return sample.token_ids().empty(); });
+  };
+  for (const char* timeout : {"500ms", "1s", "2s", "4s"}) {
+    const Outcome cut =
+        RunLockstep({"generate", Target(), "--prompt=Tell me a story:", "--seed=1", "--n=3",
+                     "--ignore_eos", "--max_new_tokens=8000", "--min_new_tokens=7000", "--stop=the",
+                     "--top_logprobs=2", "--entropy", "--prompt_logprobs_from=1",
+                     absl::StrCat("--timeout=", timeout), "--record=" + path});
+    EXPECT_EQ(cut.ended, "exit code 1") << cut.output;
+    if (some_of_each()) break;
+  }
+  ASSERT_TRUE(some_of_each());
+  const Outcome replay = RunLockstep({"replay", Target(), "--record=" + path});
+  EXPECT_EQ(replay.ended, "exit code 0") << replay.output;
+  EXPECT_THAT(replay.output, HasSubstr("sample 2: was cut short; its "));
+  EXPECT_THAT(replay.output, HasSubstr(" positions are equal in every bit"));
+  // A replay that is cut itself is no difference.
+  EXPECT_THAT(RunLockstep({"replay", Target(), "--record=" + path, "--timeout=100ms"}).output,
+              Not(HasSubstr("DATA_LOSS")));
+}
+
+// What compares nothing, or measures a part, has shown nothing.
+TEST_F(ClusterProcessTest, AProofOfNothingIsAFailure) {
+  const std::string folder = cluster_->run_dir();
+  ASSERT_TRUE(cli::WriteFile(folder + "/empty.json", "{\"request\":{},\"response\":{}}").ok());
+  ASSERT_TRUE(cli::WriteFile(folder + "/none.txt", "\n\n").ok());
+  const std::string zero = folder + "/zero.json";
+  ASSERT_EQ(
+      RunLockstep({"generate", Target(), "--prompt=1", "--max_new_tokens=0", "--record=" + zero})
+          .ended,
+      "exit code 0");
+  for (const auto& [words, ended, why] :
+       std::vector<std::tuple<std::vector<std::string>, std::string, std::string>>{
+           {{"replay", "--record=" + folder + "/empty.json"}, "exit code 2", "has no sample"},
+           {{"replay", "--record=" + zero}, "exit code 1", "hold nothing to compare"},
+           {{"compare", "--other=" + cluster_->target(), "--prompts=" + folder + "/none.txt"},
+            "exit code 2",
+            "holds no prompt"},
+           {{"score", "--ids=1"}, "exit code 2", "at least 2"},
+           {{"bench", "--streams=1", "--repeats=1", "--new_tokens=8000", "--timeout=1s"},
+            "exit code 1",
+            "cut short"},
+           {{"verify", "--mode=all"}, "exit code 2", "--run_dir: "}}) {
+    std::vector<std::string> all = words;
+    all.push_back(Target());
+    const Outcome outcome = RunLockstep(all);
+    EXPECT_EQ(outcome.ended, ended) << words[0] << ": " << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(why)) << words[0];
+  }
+}
+
+TEST_F(ClusterProcessTest, BytesThatAreNoTextReachTheResult) {
+  const std::string folder = cluster_->run_dir();
+  ASSERT_TRUE(cli::WriteFile(folder + "/latin1.txt", "caf\xe9 au lait\n").ok());
+  const std::string compared = folder + "/compared.json";
+  EXPECT_EQ(RunLockstep({"compare", Target(), "--other=" + cluster_->target(), "--new_tokens=4",
+                         "--prompts=" + folder + "/latin1.txt", "--out=" + compared})
+                .ended,
+            "exit code 0");
+  EXPECT_EQ(nlohmann::json::parse(cli::ReadFile(compared).value())["answers"][0][0],
+            "caf\uFFFD au lait");
+  const std::string measured = folder + "/\xff.json";
+  EXPECT_EQ(RunLockstep({"bench", Target(), "--streams=1", "--repeats=1", "--new_tokens=1",
+                         "--out=" + measured})
+                .ended,
+            "exit code 0");
+  EXPECT_EQ(nlohmann::json::parse(cli::ReadFile(measured).value())["streams"], 1);
 }
 
 TEST_F(ClusterProcessTest, EveryModeOfVerifyHolds) {
@@ -157,7 +241,7 @@ TEST_F(ClusterProcessTest, ChildrenEndWithASupervisorThatIsKilled) {
   EXPECT_TRUE(cli::WaitUntil([&] { return cli::CheckPortsFree({port}).ok(); }, absl::Seconds(10)));
   // A new cluster may take the directory over.
   EXPECT_THAT(RunLockstep({"up", "--port=0", "--run_dir=" + cluster_->run_dir(),
-                           "--model=null:", "--start_timeout=0s"})
+                           "--model=null:", "--start_timeout=1ms"})
                   .output,
               Not(HasSubstr("belongs to a cluster that runs")));
 }
@@ -230,6 +314,11 @@ TEST(CommandLineTest, SaysWhatItExpects) {
            {"size", "--model=null:"},
            {"certify", "--model=/no/such"},
            {"up", "--model=docs", "--port=0"},
+           {"replay", target, "--record=/dev/zero"},
+           {"compare", target, "--other=127.0.0.1:1", "--prompts=/dev/null"},
+           {"generate", target, "--prompt=1", "--request_id=\xff"},
+           {"worker", "--config=/dev/zero"},
+           {"health", "--role=worker", "--config=/dev/zero"},
            {"generate", target, "--prompt=1", "--record=/no/such/x"},
            {"generate", target, "--prompt=1", "--record=/tmp"},
            {"bench", target, "--out=/no/such/x"},
@@ -238,6 +327,8 @@ TEST(CommandLineTest, SaysWhatItExpects) {
     const Outcome refused = RunLockstep(words);
     EXPECT_EQ(refused.ended, "exit code 2") << words[0] << ": " << refused.output;
   }
+  EXPECT_THAT(RunLockstep({"certify", "--model=random:qwen3-tiny", "--backend=cpu"}).output,
+              HasSubstr("0 certified, 0 refused"));
   const Outcome lost = RunLockstep({"health", target});
   EXPECT_EQ(lost.ended, "exit code 1");
   EXPECT_THAT(lost.output, HasSubstr("127.0.0.1:1 was tried once, for "));

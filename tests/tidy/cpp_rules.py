@@ -71,6 +71,13 @@ def no_environment(tree):
                        "{}: read settings in common/config")
 
 
+def no_throwing_json(tree):
+    """The JSON library throws at bytes that are no UTF-8, which prompts and paths may hold."""
+    paths = [p for p in tree.select(CPP) if within(p, ("common/", "services/"))]
+    yield from matches(tree, paths, r"\.dump\s*\((?![^;]*error_handler_t::replace)",
+                       "{}: give it error_handler_t::replace, as services/cli/json_text.h does")
+
+
 def no_naked_new(tree):
     """Memory has an owner from its first moment: `new` only inside the parenthesis of a smart
     pointer (for private constructors), `delete` never."""
@@ -205,9 +212,9 @@ def no_dead_code(tree):
                 yield Finding(path, number, "code behind #if 0")
 
 
-RULES = (pragma_once, no_environment, no_naked_new, no_stray_threads, no_wall_clock,
-         annotated_mutex, no_sleep, no_float_atomics, no_default_stream, no_fast_math,
-         no_exceptions, known_macros, one_cuda_switch, no_managers, no_dead_code)
+RULES = (pragma_once, no_environment, no_throwing_json, no_naked_new, no_stray_threads,
+         no_wall_clock, annotated_mutex, no_sleep, no_float_atomics, no_default_stream,
+         no_fast_math, no_exceptions, known_macros, one_cuda_switch, no_managers, no_dead_code)
 
 
 def long_functions(tree, limit=70):

@@ -65,6 +65,9 @@ PLANTS = {
     "no-environment": ({"services/a.cc": 'auto* a = std::getenv("A");'}, "services/a.cc",
                        {"common/config/a.cc": 'auto* a = std::getenv("A");',
                         "services/a.cc": '// getenv is elsewhere\nauto a = "getenv";'}),
+    "no-throwing-json": ({"services/a.cc": "file << json.dump(1);"}, "services/a.cc",
+                         {"services/a.cc": "json.dump(1, ' ', true,\n error_handler_t::replace);",
+                          "tests/a.cc": "file << json.dump();"}),
     "no-naked-new": ({"a.cc": "auto* a = new Thing(1);"}, "a.cc",
                      {"a.cc": "// new Thing\nstd::unique_ptr<Thing> a(new Thing(1));\n"
                               "return std::unique_ptr<Thing>(\n    new Thing(2));\n"

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/cli/files.h"
+#include "services/cli/json_text.h"
 
 namespace lockstep::cli {
 namespace {
@@ -52,6 +53,10 @@ nlohmann::ordered_json NewReport(const std::string& verb, const std::string& mod
                        {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
                        {"system", absl::StrCat(system.sysname, " ", system.release)}};
   return report;
+}
+
+absl::Status WriteReport(const std::string& path, const nlohmann::ordered_json& report) {
+  return WriteFile(path, JsonText(report, 1) + "\n");
 }
 
 double Quantile(std::vector<double> samples, double fraction) {

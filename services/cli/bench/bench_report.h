@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "services/cli/flags.h"
 
@@ -12,6 +13,9 @@ namespace lockstep::cli {
 // command.
 nlohmann::ordered_json NewReport(const std::string& verb, const std::string& mode,
                                  const Arguments& arguments);
+
+// Writes a report to a file.
+absl::Status WriteReport(const std::string& path, const nlohmann::ordered_json& report);
 
 // The value that `fraction` of the samples do not exceed; 0 without samples.
 double Quantile(std::vector<double> samples, double fraction);

@@ -20,8 +20,6 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr int kWorkersMax = 64;
-
 std::string Loopback(int port) { return absl::StrCat("127.0.0.1:", port); }
 
 std::string Print(const google::protobuf::Message& config) {
@@ -81,33 +79,16 @@ absl::StatusOr<std::vector<int>> Ports(int first, int count) {
 }
 
 absl::Status Check(const ClusterOptions& options, int port_count) {
-  if (options.workers < 1 || options.workers > kWorkersMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--workers: ", options.workers, " is outside [1, ", kWorkersMax, "]"));
-  }
+  LOCKSTEP_CHECK_GE(options.workers, 1);
+  LOCKSTEP_CHECK_LE(options.kv_mib, kKvMibMax);
   if (options.tensor_parallel.size() > static_cast<size_t>(options.workers)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--tensor_parallel: ", options.tensor_parallel.size(), " numbers for ",
                      options.workers, " workers"));
   }
-  if (options.port < 0 || options.port + port_count > 65536) {
+  if (options.port + port_count > 65536) {
     return absl::InvalidArgumentError(
         absl::StrCat("--port: ", options.port, " is outside [0, ", 65536 - port_count, "]"));
-  }
-  for (const int64_t ranks : options.tensor_parallel) {
-    if (ranks < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--tensor_parallel: ", ranks, " is less than 1"));
-    }
-  }
-  // A 0 leaves the setting out, and what is too large the workers refuse.
-  for (const auto& [flag, value] :
-       {std::pair("--threads", options.threads), std::pair("--kv_mib", options.kv_mib),
-        std::pair("--chunk_tokens", options.chunk_tokens),
-        std::pair("--reduction_segments", options.reduction_segments)}) {
-    if (value < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is less than 0"));
-    }
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckModel(options.model));
   if (options.model.starts_with(worker::kRandomModel)) {

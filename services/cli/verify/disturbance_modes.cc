@@ -30,16 +30,21 @@ constexpr absl::Duration kRestartTimeout = absl::Seconds(60);
 // Trials from which on `failover` kills every worker once, not only the first.
 constexpr int64_t kEveryWorkerTrials = 16;
 constexpr int64_t kFailoverSamplesMin = 8;
+constexpr size_t kPidBytesMax = 64;
 
 absl::StatusOr<pid_t> PidOf(const std::string& run_dir, const std::string& worker) {
-  if (run_dir.empty()) {
-    return absl::InvalidArgumentError(
-        "--run_dir: failover kills a worker process, so it needs the directory of lockstep up");
-  }
+  constexpr char kWhy[] =
+      "failover kills worker processes, so it needs the directory that lockstep up was given, or "
+      "use --mode without failover";
+  if (run_dir.empty()) return absl::InvalidArgumentError(absl::StrCat("--run_dir: ", kWhy));
   const std::string path = PidPath(run_dir, worker);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const absl::StatusOr<std::string> text = ReadFile(path, kPidBytesMax);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--run_dir: ", text.status().message(), ": ", kWhy));
+  }
   int pid = 0;
-  if (!absl::SimpleAtoi(text, &pid) || pid <= 1) {
+  if (!absl::SimpleAtoi(*text, &pid) || pid <= 1) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": holds no process id"));
   }
   return pid;
@@ -155,6 +160,13 @@ absl::Status VerifyPreemption(Subject* subject, const VerifyOptions& options) {
   proof.RequireGrowth("preemptions", "lockstep_worker_preemptions_total");
   proof.Require("preemptions that answers tell of", static_cast<double>(proof.preemptions()));
   return proof.End();
+}
+
+absl::Status CheckFailover(const Subject& subject, const VerifyOptions& options) {
+  for (const std::string& worker : subject.workers()) {
+    LOCKSTEP_RETURN_IF_ERROR(PidOf(options.run_dir, worker).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status VerifyFailover(Subject* subject, const VerifyOptions& options) {

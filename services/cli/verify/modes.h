@@ -36,6 +36,8 @@ absl::Status VerifyPreemption(Subject* subject, const VerifyOptions& options);
 absl::Status VerifyLong(Subject* subject, const VerifyOptions& options);
 // Workers whose models are shared by different numbers of ranks.
 absl::Status VerifyTp(Subject* subject, const VerifyOptions& options);
+// Whether failover finds the processes that it would kill: INVALID_ARGUMENT names --run_dir.
+absl::Status CheckFailover(const Subject& subject, const VerifyOptions& options);
 // A worker killed in mid-stream.
 absl::Status VerifyFailover(Subject* subject, const VerifyOptions& options);
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "services/cli/sample_end.h"
 #include "services/client/generate_batch.h"
 #include "services/client/sample_bits.h"
 
@@ -25,11 +26,9 @@ absl::Status Proof::Begin() {
 absl::StatusOr<size_t> Proof::Expect(const std::string& label, const v1::GenerateRequest& request) {
   v1::GenerateRequest quiet = request;
   quiet.set_disable_prefix_cache(true);
-  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse answer,
-                            subject_->cluster()->Generate(quiet));
-  if (answer.samples_size() != 1) return absl::InternalError("an answer without a sample");
-  const size_t prompt = AddPrompt(label, client::BitsOf(answer.samples(0)));
-  prompts_[prompt].expected = answer.samples(0);
+  LOCKSTEP_ASSIGN_OR_RETURN(v1::Sample sample, WholeSample(subject_->cluster()->Generate(quiet)));
+  const size_t prompt = AddPrompt(label, client::BitsOf(sample));
+  prompts_[prompt].expected = std::move(sample);
   return prompt;
 }
 
@@ -64,9 +63,8 @@ absl::Status Proof::Run(const std::vector<Load>& loads) {
 }
 
 absl::Status Proof::Add(const Job& job, const absl::StatusOr<v1::GenerateResponse>& answer) {
-  if (!answer.ok()) return answer.status();
-  if (answer->samples_size() != 1) return absl::InternalError("an answer without a sample");
-  const v1::Sample& sample = answer->samples(0);
+  // One that a deadline cuts says nothing about bits.
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::Sample sample, WholeSample(answer));
   preemptions_ += sample.usage().preemptions();
   resumptions_ += sample.usage().resumptions();
   AddSample(job.prompt, client::BitsOf(sample), sample.usage().worker_id(),

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "services/cli/sample_end.h"
 #include "services/cli/verify/modes.h"
 #include "services/cli/verify/proof.h"
 #include "services/client/arrays.h"
@@ -54,9 +55,8 @@ absl::StatusOr<Scored> Generate(Subject* subject, const std::vector<int64_t>& id
   request.mutable_sampling()->set_temperature(temperature);
   request.mutable_logprobs()->set_prompt_from(1);
   request.set_disable_prefix_cache(true);
-  LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse answer,
-                            subject->cluster()->Generate(request));
-  const v1::Sample& sample = answer.samples(0);
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::Sample sample,
+                            WholeSample(subject->cluster()->Generate(request)));
   Scored scored;
   scored.expected.set_raw(sample.prompt_logprobs().raw() + sample.logprobs().raw());
   scored.expected.set_scaled(sample.prompt_logprobs().scaled() + sample.logprobs().scaled());

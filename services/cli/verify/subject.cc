@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "services/cli/sample_end.h"
 #include "services/client/arrays.h"
 
 namespace lockstep::cli {
@@ -103,8 +104,8 @@ absl::Status Subject::FindKeys() {
   request.set_seed(1);
   for (int i = 0; i < kKeysTried && missing > 0; ++i) {
     request.set_routing_key(absl::StrCat("verify-", i));
-    LOCKSTEP_ASSIGN_OR_RETURN(const v1::GenerateResponse answer, cluster_->Generate(request));
-    const std::string& worker = answer.samples(0).usage().worker_id();
+    LOCKSTEP_ASSIGN_OR_RETURN(const v1::Sample sample, WholeSample(cluster_->Generate(request)));
+    const std::string& worker = sample.usage().worker_id();
     const auto it = std::find(names.begin(), names.end(), worker);
     if (it == names.end()) continue;
     std::string& key = keys_[static_cast<size_t>(it - names.begin())];

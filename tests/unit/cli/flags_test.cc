@@ -1,5 +1,6 @@
 #include "services/cli/flags.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/cli/connect_flags.h"
@@ -13,10 +14,12 @@ using ::testing::HasSubstr;
 struct FlagsTest : ::testing::Test {
   FlagsTest() {
     flags.Require("name", &name, "a name");
-    flags.Add("count", &count, "a count");
-    flags.Add("wait", &wait, "a time");
+    flags.Add("count", &count, {-7, 40}, "a count");
+    flags.Add("wait", &wait, {absl::Milliseconds(1), absl::Hours(1)}, "a time");
     flags.Add("once", &once, "a switch");
-    flags.Add("seed", &seed, "a seed");
+    flags.Add("seed", &seed, {0, UINT64_MAX}, "a seed");
+    flags.Add("part", &part, {0, 1}, "a part");
+    flags.Add("ids", &ids, {0, 9}, "ids");
     flags.Add("stop", &stops, "a list");
   }
   std::string ErrorOf(const Arguments& arguments) {
@@ -28,6 +31,8 @@ struct FlagsTest : ::testing::Test {
   absl::Duration wait = absl::Seconds(5);
   bool once = false;
   std::optional<uint64_t> seed;
+  std::optional<float> part;
+  std::vector<int64_t> ids = {4};
   std::vector<std::string> stops;
   Flags flags{"test", "Tests."};
 };
@@ -35,7 +40,8 @@ struct FlagsTest : ::testing::Test {
 TEST_F(FlagsTest, ReadsEveryKind) {
   ASSERT_TRUE(flags
                   .Parse({"--name=a=b c", "--count=-7", "--wait=250ms", "--once",
-                          "--seed=18446744073709551615", "--stop=x", "--stop=y"})
+                          "--seed=18446744073709551615", "--stop=x", "--stop=y", "--part=0.5",
+                          "--ids=0,9 1"})
                   .ok());
   EXPECT_EQ(name, "a=b c");
   EXPECT_EQ(count, -7);
@@ -43,6 +49,36 @@ TEST_F(FlagsTest, ReadsEveryKind) {
   EXPECT_TRUE(once);
   EXPECT_EQ(seed, UINT64_MAX);
   EXPECT_THAT(stops, ElementsAre("x", "y"));
+  EXPECT_EQ(part, 0.5f);
+  EXPECT_THAT(ids, ElementsAre(0, 9, 1));
+}
+
+// What reading one flag into `value` fails with.
+template <typename T, typename Number>
+std::string ErrorOf(T value, Range<Number> range, const std::string& text) {
+  Flags flags("test", "Tests.");
+  flags.Add("flag", &value, range, "a number");
+  return std::string(flags.Parse({"--flag=" + text}).message());
+}
+
+TEST(RangeTest, RefusesWhatIsOutside) {
+  for (const char* text : {"-8", "41", "9223372036854775807", "-9223372036854775808", "1e3", ""}) {
+    EXPECT_EQ(ErrorOf(int64_t{0}, Range<int64_t>{-7, 40}, text),
+              absl::StrCat("--flag: '", text, "' is not a whole number in [-7, 40]"));
+  }
+  for (const char* text : {"0", "-5s", "61m", "inf", "-inf", "30"}) {
+    EXPECT_EQ(ErrorOf(absl::Seconds(5),
+                      Range<absl::Duration>{absl::Milliseconds(1), absl::Hours(1)}, text),
+              absl::StrCat("--flag: '", text, "' is not a duration such as 30s, in [1ms, 1h]"));
+  }
+  for (const char* text : {"nan", "inf", "-0.1", "1.1", "1e99"}) {
+    EXPECT_EQ(ErrorOf(std::optional<float>(), Range<float>{0, 1}, text),
+              absl::StrCat("--flag: '", text, "' is not a number in [0, 1]"));
+  }
+  EXPECT_EQ(ErrorOf(std::vector<int64_t>(), Range<int64_t>{0, 9}, "3,12,5"),
+            "--flag: '12' is not a whole number in [0, 9]");
+  EXPECT_EQ(ErrorOf(std::vector<int64_t>(), Range<int64_t>{0, 9}, ""),
+            "--flag: '' is not a whole number in [0, 9]");
 }
 
 TEST_F(FlagsTest, LeavesDefaultsAlone) {
@@ -93,13 +129,24 @@ TEST(ConnectFlagsTest, RefuseATargetThatGrpcWouldReadAsAnother) {
   }
 }
 
+TEST(ConnectFlagsTest, RefuseFilesThatNeverEnd) {
+  for (const ConnectFlags& connect :
+       {ConnectFlags{.authorities = "/dev/zero"},
+        ConnectFlags{.authorities = "README.md", .certificate = "/dev/zero", .key = "README.md"}}) {
+    const absl::Status status = connect.Channel().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), "/dev/zero: is no regular file");
+  }
+}
+
 TEST_F(FlagsTest, HelpShowsEveryFlagWithItsDefault) {
   const absl::Status help = flags.Parse({"--help"});
   EXPECT_EQ(help.code(), absl::StatusCode::kCancelled);
   const std::string text(help.message());
   EXPECT_THAT(text, HasSubstr("--count="));
-  EXPECT_THAT(text, HasSubstr("a count (default 3)"));
-  EXPECT_THAT(text, HasSubstr("(default 5s)"));
+  EXPECT_THAT(text, HasSubstr("a count (in [-7, 40], default 3)"));
+  EXPECT_THAT(text, HasSubstr("(in [1ms, 1h], default 5s)"));
+  EXPECT_THAT(text, HasSubstr("ids (in [0, 9], default 4)"));
   EXPECT_THAT(text, HasSubstr("a name (required)"));
 }
 

@@ -1,17 +1,24 @@
 #include "services/cli/record.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/cli/bench/bench_report.h"
 #include "services/cli/files.h"
+#include "services/cli/json_text.h"
 #include "services/client/sample_bits.h"
 
 namespace lockstep::cli {
 namespace {
+
+using ::testing::HasSubstr;
 
 std::string TempPath(const char* name) { return ::testing::TempDir() + name; }
 
@@ -45,6 +52,64 @@ TEST(RecordTest, NamesAFileThatIsNoRecord) {
     EXPECT_NE(read.status().message().find(path), absl::string_view::npos) << read.status();
   }
   EXPECT_EQ(ReadRecord(TempPath("absent")).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A parser that recurses would take the whole stack.
+TEST(RecordTest, RefusesWhatIsNestedWithoutEnd) {
+  const std::string path = TempPath("deep.json");
+  std::string text = "{\"response\": {}, \"request\": ";
+  for (int i = 0; i < 200'000; ++i) text += "{\"a\":";
+  text += "1" + std::string(200'001, '}');
+  ASSERT_TRUE(WriteFile(path, text).ok());
+  const absl::Status status = ReadRecord(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path + ": nested deeper than 32"));
+}
+
+TEST(RecordTest, RefusesAnAnswerWithoutSamples) {
+  const std::string path = TempPath("empty.json");
+  for (const char* text :
+       {"{\"request\": {}, \"response\": {}}",
+        "{\"request\": {\"prompt_text\": \"MQ==\"}, \"response\": {\"samples\": []}}"}) {
+    ASSERT_TRUE(WriteFile(path, text).ok());
+    EXPECT_EQ(ReadRecord(path).status(),
+              absl::InvalidArgumentError(path + ": the answer in it has no sample"));
+  }
+}
+
+TEST(JsonTextTest, ShowsBytesThatAreNoText) {
+  const nlohmann::json json = {{"prompt", "caf\xe9 au lait"}};
+  EXPECT_EQ(JsonText(json), "{\"prompt\":\"caf\uFFFD au lait\"}");
+  nlohmann::ordered_json report;
+  report["command"] = "--out=\xff.json";
+  const std::string path = TempPath("\xff.json");
+  EXPECT_TRUE(WriteReport(path, report).ok());
+  EXPECT_EQ(ReadFile(path).value(), "{\n \"command\": \"--out=\uFFFD.json\"\n}\n");
+}
+
+TEST(FilesTest, AreReadWholeOrRefused) {
+  const std::string path = TempPath("bytes");
+  const std::string bytes(200'000, '\xa5');
+  ASSERT_TRUE(WriteFile(path, bytes).ok());
+  EXPECT_EQ(ReadFile(path, bytes.size()).value(), bytes);
+  EXPECT_EQ(ReadFile(path, bytes.size() - 1).status(),
+            absl::InvalidArgumentError(
+                path + ": is longer than 199999 bytes, which is what is read at most"));
+  EXPECT_GT(ReadFile("/proc/self/status").value().size(), 100u);
+}
+
+TEST(FilesTest, MayBePipesAndNoDevices) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(write(ends[1], "from a pipe", 11), 11);
+  ASSERT_EQ(close(ends[1]), 0);
+  const std::string path = "/dev/fd/" + std::to_string(ends[0]);
+  EXPECT_EQ(ReadFile(path).value(), "from a pipe");
+  close(ends[0]);
+  for (const char* device : {"/dev/zero", "/dev/null", "/dev/urandom"}) {
+    EXPECT_EQ(ReadFile(device).status(),
+              absl::InvalidArgumentError(std::string(device) + ": is neither a file nor a pipe"));
+  }
 }
 
 TEST(FilesTest, SayBeforehandWhereNothingCanBeWritten) {

@@ -27,6 +27,7 @@ enum class Fault {
   kTextOfOneWorker,
   kNeighbours,
   kOneWorkerOnly,
+  kDeadline,
   kNoBatches
 };
 
@@ -68,6 +69,7 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
     v1::Sample* sample = response->add_samples();
     sample->mutable_usage()->set_worker_id(second ? "worker-1" : "worker-0");
     sample->set_text(absl::StrCat(answer));
+    sample->set_finish_reason(v1::FINISH_REASON_LENGTH);
     switch (fault_.load()) {
       case Fault::kBitOfOneWorker:
         answer ^= second;
@@ -82,6 +84,11 @@ class FakeGateway final : public v1::RolloutService::CallbackService {
       case Fault::kOneWorkerOnly:
         if (!request->stop().ignore_eos()) break;
         sample->mutable_usage()->set_worker_id("worker-0");
+        break;
+      case Fault::kDeadline:
+        if (!quiet && request->stop().ignore_eos()) {
+          sample->set_finish_reason(v1::FINISH_REASON_ABORT);
+        }
         break;
       case Fault::kNone:
       case Fault::kNoBatches:
@@ -183,6 +190,21 @@ TEST_F(VerifyProofTest, TextCountsLikeLogprobs) {
 
 TEST_F(VerifyProofTest, AnAnswerThatMovesWithItsNeighboursFails) {
   EXPECT_THAT(ErrorOf(Fault::kNeighbours, VerifyNeighbours), HasSubstr("not deterministic"));
+}
+
+TEST_F(VerifyProofTest, ASampleThatADeadlineCutsSaysNothingAboutBits) {
+  EXPECT_EQ(ErrorOf(Fault::kDeadline, VerifySingle),
+            "sample 0 is cut short: --timeout passed, or somebody aborted it");
+}
+
+TEST_F(VerifyProofTest, FailoverWantsTheRunDirectoryBeforeAnyModeRuns) {
+  ::testing::internal::CaptureStdout();
+  const absl::Status status = RunVerify({absl::StrCat("--target=127.0.0.1:", server_->port()),
+                                         "--mode=single,failover", "--run_dir=/no/such"});
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("--run_dir: /no/such/worker-0.pid: cannot be opened"));
 }
 
 TEST_F(VerifyProofTest, SamplesMustComeFromEveryWorker) {
