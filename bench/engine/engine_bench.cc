@@ -5,11 +5,12 @@
 //                     [--modes=deterministic,normal,unaudited,penalised,shadowed,tp2,tp2_normal]
 //                     [--captures=0] [--reduction_segments=N] [--shadow_every_steps=N]
 // A workload is sequences x prompt tokens x new tokens. One short run of each comes first and is
-// not recorded. Each mode has an engine of its own, with kv_gib of its own; in each repeat all of
-// them run a workload one after the other, in turns forwards and backwards. `unaudited` is
-// deterministic without its audit, to measure what that costs; in `penalised` one sequence of all
-// has a penalty, whose counts are completed on the device; those of tp2 are shared by two devices.
-// `shadowed` measures what determinism costs as a worker does, every N steps.
+// not recorded. Each mode has an engine of its own, with kv_gib of its own, of all its ranks
+// together; in each repeat all of them run a workload one after the other, in turns forwards and
+// backwards. `unaudited` is deterministic without its audit, to measure what that costs; in
+// `penalised` one sequence of all has a penalty, whose counts are completed on the device; those of
+// tp2 are shared by two devices. `shadowed` measures what determinism costs as a worker does, every
+// N steps.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

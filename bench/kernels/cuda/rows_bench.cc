@@ -215,29 +215,30 @@ Case ResidualNormCase(int segments) {
 
 Case QkvPrepareCase() {
   // q and k are read and written, v too, and the angles are read.
-  return {"QkvPrepare", 2.0 * 2 * kQkvWidth + 4.0 * kHeadDim,
-          [](int rows, int turn, cudaStream_t stream) {
-            Data& data = Shared();
-            Must(cuda::QkvPrepare({.args = {.shape = {.rows = rows,
-                                                      .sequences = rows,
-                                                      .blocks_max = kPositions / cuda::kPageTokens},
-                                            .inputs = {.positions = data.positions.data(),
-                                                       .row_sequence = data.sequences.data(),
-                                                       .block_table = data.block_table.data()},
-                                            .q_heads = kQueryHeads,
-                                            .kv_heads = kKvHeads,
-                                            .head_dim = kHeadDim,
-                                            .q_norm = data.ones.data(),
-                                            .k_norm = data.ones.data(),
-                                            .epsilon = 1e-6f,
-                                            .rope_table = data.rope.data(),
-                                            .qkv = data.in_place.Part(turn, Size(rows) * kQkvWidth)},
-                                   .pool = {.data = data.pages.data(),
-                                            .layers = 1,
-                                            .kv_heads = kKvHeads,
-                                            .head_dim = kHeadDim}},
-                                  stream));
-          }};
+  return {
+      "QkvPrepare", 2.0 * 2 * kQkvWidth + 4.0 * kHeadDim,
+      [](int rows, int turn, cudaStream_t stream) {
+        Data& data = Shared();
+        Must(cuda::QkvPrepare({.args = {.shape = {.rows = rows,
+                                                  .sequences = rows,
+                                                  .blocks_max = kPositions / cuda::kPageTokens},
+                                        .inputs = {.positions = data.positions.data(),
+                                                   .row_sequence = data.sequences.data(),
+                                                   .block_table = data.block_table.data()},
+                                        .q_heads = kQueryHeads,
+                                        .kv_heads = kKvHeads,
+                                        .head_dim = kHeadDim,
+                                        .q_norm = data.ones.data(),
+                                        .k_norm = data.ones.data(),
+                                        .epsilon = 1e-6f,
+                                        .rope_table = data.rope.data(),
+                                        .qkv = data.in_place.Part(turn, Size(rows) * kQkvWidth)},
+                               .pool = {.data = data.pages.data(),
+                                        .layers = 1,
+                                        .kv_heads = kKvHeads,
+                                        .head_dim = kHeadDim}},
+                              stream));
+      }};
 }
 
 Case SwiGluCase() {
