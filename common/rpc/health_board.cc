@@ -1,8 +1,12 @@
 #include "common/rpc/health_board.h"
 
+#include <utility>
+
 namespace lockstep::rpc {
 
-HealthBoard::HealthBoard(grpc::HealthCheckServiceInterface* service) : service_(service) {
+HealthBoard::HealthBoard(grpc::HealthCheckServiceInterface* service,
+                         std::function<void(bool ready)> on_ready)
+    : service_(service), on_ready_(std::move(on_ready)) {
   base::MutexLock lock(&mutex_);
   PublishLocked();
 }
@@ -48,6 +52,7 @@ bool HealthBoard::ready() const {
 }
 
 void HealthBoard::PublishLocked() {
+  if (on_ready_) on_ready_(ready_);
   if (service_ == nullptr) return;
   // By name, never by the call that sets all: a probe must not see one name's value under another.
   service_->SetServingStatus("", ready_);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "common/base/mutex.h"
 #include "grpcpp/health_check_service_interface.h"
 
@@ -13,7 +15,9 @@ namespace lockstep::rpc {
 class HealthBoard {
  public:
   // `service` is gRPC's and outlives the board; null only where no server runs (tests of cores).
-  explicit HealthBoard(grpc::HealthCheckServiceInterface* service);
+  // `on_ready` is told of `ready` whenever a name is set, in order, and must not call the board.
+  explicit HealthBoard(grpc::HealthCheckServiceInterface* service,
+                       std::function<void(bool ready)> on_ready = nullptr);
 
   void SetLive(bool live);
   void SetStarted(bool started);
@@ -29,6 +33,7 @@ class HealthBoard {
   void PublishLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   grpc::HealthCheckServiceInterface* const service_;
+  const std::function<void(bool ready)> on_ready_;
   mutable base::Mutex mutex_;
   bool live_ ABSL_GUARDED_BY(mutex_) = true;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;

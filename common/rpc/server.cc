@@ -72,14 +72,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
                      ": the port is in use, or the address is not one of this machine"));
   }
   return std::make_unique<Server>(Private{}, std::move(unknown_methods), std::move(grpc_server),
-                                  port);
+                                  std::move(options.on_ready), port);
 }
 
 Server::Server(Private, std::unique_ptr<UnknownMethods> unknown_methods,
-               std::unique_ptr<grpc::Server> server, int port)
+               std::unique_ptr<grpc::Server> server, std::function<void(bool ready)> on_ready,
+               int port)
     : unknown_methods_(std::move(unknown_methods)),
       server_(std::move(server)),
-      health_(server_->GetHealthCheckService()),
+      health_(server_->GetHealthCheckService(), std::move(on_ready)),
       port_(port) {}
 
 Server::~Server() { Shutdown(); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ struct ServerOptions {
   std::vector<AccessRule> access;
   std::shared_ptr<BearerTokens> tokens;
   OnRefused on_refused;
+  // Told of the health name `ready`; see HealthBoard.
+  std::function<void(bool ready)> on_ready;
 };
 
 // One gRPC server: services, grpc.health.v1 and reflection. Handlers run on gRPC's threads.
@@ -55,7 +58,7 @@ class Server {
                                                        const std::vector<grpc::Service*>& services);
   // For Start().
   Server(Private, std::unique_ptr<UnknownMethods> unknown_methods,
-         std::unique_ptr<grpc::Server> server, int port);
+         std::unique_ptr<grpc::Server> server, std::function<void(bool ready)> on_ready, int port);
   // Shuts down without grace.
   ~Server();
   Server(const Server&) = delete;

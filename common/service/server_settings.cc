@@ -18,6 +18,20 @@ absl::StatusOr<log::Level> ReadLevel(const std::string& name) {
       absl::StrCat("server.log_level: \"", name, "\" is none of debug, info, warning, error"));
 }
 
+// Unlike a target of gRPC's it has a host and a port, which whoever scrapes can use.
+absl::Status CheckMetricsAdvertise(const config::v1::ServerConfig& config) {
+  const std::string& address = config.metrics_advertise();
+  if (address.empty()) return absl::OkStatus();
+  if (config.metrics_listen().empty()) {
+    return absl::InvalidArgumentError("server.metrics_advertise: needs server.metrics_listen");
+  }
+  const absl::StatusOr<base::HostPort> parsed = base::ParseHostPort(address);
+  if (parsed.ok() && parsed->port > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("server.metrics_advertise: \"", address,
+                   "\" is not host:port, such as 10.0.0.1:7107, with a port in [1, 65535]"));
+}
+
 // Null where plaintext was chosen.
 absl::StatusOr<std::shared_ptr<const rpc::Security>> ReadSecurity(
     const config::v1::ServerConfig& config, absl::Duration reload) {
@@ -85,6 +99,7 @@ absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig
     LOCKSTEP_RETURN_IF_ERROR(
         base::CheckListenAddress("server.metrics_listen", config.metrics_listen()));
   }
+  LOCKSTEP_RETURN_IF_ERROR(CheckMetricsAdvertise(config));
   LOCKSTEP_RETURN_IF_ERROR(CheckRequired("server.cluster_id", config.cluster_id()));
   ServerSettings settings;
   settings.rpc.address = config.listen();
@@ -93,6 +108,7 @@ absl::StatusOr<ServerSettings> ReadServerSettings(const config::v1::ServerConfig
                                       64 * kMiB, kMiB, 1024 * kMiB));
   settings.rpc.message_bytes_max = static_cast<size_t>(bytes);
   settings.metrics_listen = config.metrics_listen();
+  settings.metrics_advertise = config.metrics_advertise();
   LOCKSTEP_ASSIGN_OR_RETURN(settings.level_min, ReadLevel(config.log_level()));
   settings.cluster_id = config.cluster_id();
   LOCKSTEP_ASSIGN_OR_RETURN(

@@ -15,7 +15,8 @@ namespace lockstep::service {
 // filled in. They are written in config.proto and set here.
 struct ServerSettings {
   rpc::ServerOptions rpc;
-  std::string metrics_listen;  // Empty: no metrics endpoint.
+  std::string metrics_listen;     // Empty: no metrics endpoint.
+  std::string metrics_advertise;  // host:port; empty: as ServiceBase::metrics_address() says.
   bool metrics_tls = false;
   std::string metrics_tokens_dir;  // Empty: metrics need no token.
   log::Level level_min = log::Level::kInfo;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/status_macros.h"
 #include "common/log/rate_limit.h"
 #include "common/rpc/failed_handshakes.h"
@@ -17,21 +18,28 @@ constexpr absl::Duration kRefusalLogPeriod = absl::Seconds(10);
 
 ServiceBase::ServiceBase(Private, const std::string& name, ServerSettings settings)
     : settings_(std::move(settings)),
-      logger_({.service = name, .level_min = settings_.level_min}, &clock_, &sink_) {}
+      logger_({.service = name, .level_min = settings_.level_min}, &clock_, &sink_) {
+  process_.start_seconds.Set(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
+}
+
+ServiceBase::~ServiceBase() {
+  if (certificate_watch_ != nullptr) certificate_watch_->Stop();
+}
 
 absl::StatusOr<std::unique_ptr<ServiceBase>> ServiceBase::Create(const std::string& name,
                                                                  ServerSettings settings) {
   auto base = std::make_unique<ServiceBase>(Private(), name, std::move(settings));
-  if (const rpc::Security* security = base->settings_.rpc.security.get(); security != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(base->WatchCertificate(name, *security));
+  if (base->settings_.rpc.security != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(base->WatchCertificate(name, base->settings_.rpc.security));
   }
   if (!base->settings_.metrics_listen.empty()) LOCKSTEP_RETURN_IF_ERROR(base->ExposeMetrics());
   return base;
 }
 
-rpc::ServerOptions ServiceBase::ServerOptions(std::vector<rpc::AccessRule> access) const {
+rpc::ServerOptions ServiceBase::ServerOptions(std::vector<rpc::AccessRule> access) {
   rpc::ServerOptions options = settings_.rpc;
   options.access = std::move(access);
+  options.on_ready = [this](bool ready) { process_.ready.Set(ready ? 1 : 0); };
   options.on_refused = [clock = clock(), logger = logger_,
                         limit = std::make_shared<log::RateLimit>(kRefusalLogPeriod)](
                            absl::string_view method, const absl::Status& why) {
@@ -55,18 +63,21 @@ absl::StatusOr<std::unique_ptr<rpc::BearerTokens>> ServiceBase::ReadTokens(
                                    &clock_);
 }
 
-absl::Status ServiceBase::WatchCertificate(const std::string& name, const rpc::Security& security) {
-  LOCKSTEP_RETURN_IF_ERROR(security.CheckServes(name));
+absl::Status ServiceBase::WatchCertificate(const std::string& name,
+                                           const std::shared_ptr<const rpc::Security>& security) {
+  LOCKSTEP_RETURN_IF_ERROR(security->CheckServes(name));
+  certificate_watch_ = std::make_shared<CertificateWatch>(security, &clock_, logger_);
+  certificate_watch_->Start(settings_.reload);
   certificates_.emplace(&registry_);
   rpc::CountFailedHandshakes();
   {
     base::MutexLock lock(&handshakes_mutex_);
     handshakes_counted_ = rpc::FailedHandshakes();
   }
-  registry_.BeforeText([this, &security] {
+  registry_.BeforeText([this, security] {
     CountHandshakes();
     // Of files that cannot be read now, what they said last counts: so it does for connections.
-    if (const absl::StatusOr<rpc::CertificateEnds> ends = security.Ends(); ends.ok()) {
+    if (const absl::StatusOr<rpc::CertificateEnds> ends = security->Ends(); ends.ok()) {
       auto& gauges = certificates_->end_seconds;
       gauges[CertificateFile::kCertificate].Set(
           absl::ToDoubleSeconds(ends->certificate - absl::UnixEpoch()));
@@ -99,12 +110,20 @@ absl::Status ServiceBase::ExposeMetrics() {
   return absl::OkStatus();
 }
 
-std::string ServiceBase::metrics_address() const {
+std::string ServiceBase::metrics_address(const std::string& reached_at) const {
   if (exposer_ == nullptr) return "";
-  const std::string& listen = settings_.metrics_listen;
-  const size_t colon = listen.rfind(':');
-  const std::string host = colon == std::string::npos ? "0.0.0.0" : listen.substr(0, colon);
-  return absl::StrCat(settings_.metrics_tls ? "https://" : "", host, ":", exposer_->port());
+  const std::string scheme = settings_.metrics_tls ? "https://" : "";
+  if (!settings_.metrics_advertise.empty()) return scheme + settings_.metrics_advertise;
+  const auto host_of = [](const std::string& address) {
+    return address.substr(0, address.rfind(':'));
+  };
+  std::string host = host_of(settings_.metrics_listen);
+  if (host == "0.0.0.0" || host == "[::]") {
+    // What stands before the last slash of a gRPC name is its scheme and authority.
+    const std::string last = reached_at.substr(reached_at.rfind('/') + 1);
+    if (base::ParseHostPort(last).ok()) host = host_of(last);
+  }
+  return absl::StrCat(scheme, host, ":", exposer_->port());
 }
 
 }  // namespace lockstep::service

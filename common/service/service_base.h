@@ -16,6 +16,8 @@
 #include "common/rpc/bearer_tokens.h"
 #include "common/rpc/https_identity.h"
 #include "common/service/certificate_metrics.h"
+#include "common/service/certificate_watch.h"
+#include "common/service/process_metrics.h"
 #include "common/service/server_settings.h"
 
 namespace lockstep::service {
@@ -34,22 +36,26 @@ class ServiceBase {
 
   // For Create().
   ServiceBase(Private, const std::string& name, ServerSettings settings);
+  ~ServiceBase();
 
   const ServerSettings& settings() const { return settings_; }
   const base::Clock* clock() const { return &clock_; }
   const log::Logger& logger() const { return logger_; }
   metrics::Registry* registry() { return &registry_; }
-  // For the role's server, which those may call that `access` names. Of calls that it refuses the
-  // log says so now and then.
-  rpc::ServerOptions ServerOptions(std::vector<rpc::AccessRule> access) const;
+  // For the role's server, which this outlives and those may call that `access` names. Of calls
+  // that it refuses the log says so now and then; whether it is ready is a metric.
+  rpc::ServerOptions ServerOptions(std::vector<rpc::AccessRule> access);
   // Tokens of these roles, looked at again as often as all files; a look that fails is logged.
   absl::StatusOr<std::unique_ptr<rpc::BearerTokens>> ReadTokens(
       const std::string& directory, std::vector<std::string> roles) const;
-  // Where metrics are served, host:port or https://host:port; empty without an endpoint.
-  std::string metrics_address() const;
+  // Where others read metrics, host:port or https://host:port; empty without an endpoint.
+  // `reached_at` is what peers call this process at, host:port or a gRPC name: its host stands in
+  // where metrics are served at every address of the machine.
+  std::string metrics_address(const std::string& reached_at = "") const;
 
  private:
-  absl::Status WatchCertificate(const std::string& name, const rpc::Security& security);
+  absl::Status WatchCertificate(const std::string& name,
+                                const std::shared_ptr<const rpc::Security>& security);
   void CountHandshakes();
   absl::Status ExposeMetrics();
 
@@ -58,7 +64,9 @@ class ServiceBase {
   log::StderrSink sink_;
   const log::Logger logger_;
   metrics::Registry registry_;
+  ProcessMetrics process_{&registry_};
   std::optional<CertificateMetrics> certificates_;
+  std::shared_ptr<CertificateWatch> certificate_watch_;  // Null without TLS.
   base::Mutex handshakes_mutex_;
   int64_t handshakes_counted_ ABSL_GUARDED_BY(handshakes_mutex_) = 0;
   // Of the metrics endpoint; null where it needs none.

@@ -27,6 +27,9 @@ absl::StatusOr<GatewayOptions> ReadGatewayOptions(const config::v1::GatewayConfi
     return absl::InvalidArgumentError("tokens_dir: tokens are sent by TLS only; set server.tls");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
+      o.connection_age,
+      SecondsOr("connection_age_seconds", config.connection_age_seconds(), 30, 1, 86400));
+  LOCKSTEP_ASSIGN_OR_RETURN(
       o.default_deadline,
       SecondsOr("default_deadline_seconds", config.default_deadline_seconds(), 600, 0.1, 86400));
   LOCKSTEP_ASSIGN_OR_RETURN(o.sequences_max,

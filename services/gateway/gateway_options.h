@@ -18,6 +18,7 @@ struct GatewayOptions {
   std::string scheduler;
   std::string tokenizer_dir;  // Empty: ids only.
   std::string tokens_dir;     // Empty: clients are known by certificates alone.
+  absl::Duration connection_age;
   absl::Duration default_deadline;
   int64_t sequences_max = 0;
   int64_t stream_slots = 0;

@@ -41,9 +41,10 @@ std::vector<rpc::AccessRule> Access() {
 }
 
 absl::StatusOr<rpc::ServerOptions> ServerOptionsOf(const GatewayOptions& options,
-                                                   const service::ServiceBase& base,
+                                                   service::ServiceBase& base,
                                                    GatewayMetrics* metrics) {
   rpc::ServerOptions server = base.ServerOptions(Access());
+  server.connection_age_max = options.connection_age;
   server.on_refused = [metrics, log = std::move(server.on_refused)](absl::string_view method,
                                                                     const absl::Status& why) {
     metrics->requests[why.code()].Increment();

@@ -235,6 +235,11 @@ absl::StatusOr<bool> SchedulerCore::Drain(const WorkerName& name, bool force) {
 }
 
 absl::StatusOr<bool> SchedulerCore::Leave(const WorkerName& name, LeaseEnd why) {
+  if (why != LeaseEnd::kLeft && registry_.Explain(name, why)) {
+    ++counters_.leases_ended[static_cast<size_t>(why)];
+    decisions_.lost.push_back({.name = name, .why = why});
+    return registry_.HasOther(name);
+  }
   LOCKSTEP_RETURN_IF_ERROR(registry_.CheckLiving(name));
   const bool others = registry_.HasOther(name);
   registry_.Remove(name, why);

@@ -66,6 +66,8 @@ class SchedulerCore {
   absl::StatusOr<base::Epoch> Heartbeat(const WorkerReport& report);
   // Whether another worker can take over. Without one, and not forced, a drain does not begin.
   absl::StatusOr<bool> Drain(const WorkerName& name, bool force);
+  // A worker that says why it failed is heard even when its lease has expired before: an engine
+  // that hangs loses its lease long before its process gives it up.
   absl::StatusOr<bool> Leave(const WorkerName& name, LeaseEnd why = LeaseEnd::kLeft);
 
   // Each request gets exactly one outcome, unless it is withdrawn or its stream closed before.

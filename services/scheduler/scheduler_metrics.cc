@@ -23,7 +23,9 @@ SchedulerMetrics::SchedulerMetrics(metrics::Registry* registry)
       registrations(registry, "lockstep_scheduler_registrations_total", "Leases begun."),
       registrations_refused(registry, "lockstep_scheduler_registrations_refused_total",
                             "Registrations refused, such as for another contract."),
-      leases_ended(registry, "lockstep_scheduler_leases_ended_total", "Leases ended, by reason.",
+      leases_ended(registry, "lockstep_scheduler_leases_ended_total",
+                   "Leases ended, by reason. A worker that says why it ends (failed, wrong_bits) "
+                   "only after its lease has expired counts as both.",
                    "reason", {"expired", "replaced", "revoked", "left", "failed", "wrong_bits"}),
       cuts(registry, "lockstep_scheduler_cuts_total", "Prefill chunks audited."),
       plan_violations(registry, "lockstep_scheduler_plan_violations_total",

@@ -91,6 +91,18 @@ bool WorkerRegistry::Remove(const WorkerName& name, LeaseEnd why) {
   return true;
 }
 
+bool WorkerRegistry::Explain(const WorkerName& name, LeaseEnd why) {
+  const auto it = ended_.find(name.id);
+  if (it == ended_.end()) return false;
+  for (Ended& ended : it->second) {
+    if (ended.incarnation == name.incarnation && ended.why == LeaseEnd::kExpired) {
+      ended.why = why;
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<WorkerName> WorkerRegistry::TakeExpired(absl::Time now) {
   std::vector<WorkerName> expired;
   for (const auto& [id, worker] : living_) {

@@ -63,6 +63,9 @@ class WorkerRegistry {
 
   // Ends a lease at once. False when it does not live.
   bool Remove(const WorkerName& name, LeaseEnd why);
+  // Why a worker failed whose lease had expired before it could say so. False when it was no such
+  // lease, or is told again.
+  bool Explain(const WorkerName& name, LeaseEnd why);
   // Ends leases that ran out; each is returned once, ascending by worker id.
   std::vector<WorkerName> TakeExpired(absl::Time now);
 

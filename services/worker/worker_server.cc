@@ -10,6 +10,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel_pool.h"
+#include "common/rpc/port_check.h"
 #include "common/rpc/server.h"
 #include "common/service/service_base.h"
 #include "kernels/factory.h"
@@ -153,6 +154,7 @@ absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
   metrics_ = std::make_unique<EngineMetrics>(base_->registry());
   if (hooks.hang_patience > absl::ZeroDuration()) hang_patience_ = hooks.hang_patience;
   liveness_.emplace(hang_patience_);
+  LOCKSTEP_RETURN_IF_ERROR(rpc::CheckPortIsFree(options_.server.rpc.address));
   LOCKSTEP_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options_.model));
   base_->logger().Info("loading", {{"model", options_.model}, {"backend", options_.backend}});
   const absl::Time begun = base_->clock()->Now();
@@ -226,7 +228,7 @@ v1::RegisterRequest WorkerServer::Impl::Registration() const {
   request.set_address(options_.advertise.empty()
                           ? absl::StrCat(HostOf(options_.server.rpc.address), ":", server_->port())
                           : options_.advertise);
-  request.set_metrics_address(base_->metrics_address());
+  request.set_metrics_address(base_->metrics_address(options_.advertise));
   *request.mutable_fingerprint() = MakeFingerprint(model_.fingerprint, tokenizer_.get());
   v1::WorkerCapacity* capacity = request.mutable_capacity();
   capacity->set_kv_blocks(model_.executor->kv_block_count());

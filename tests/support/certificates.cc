@@ -70,9 +70,10 @@ struct CertificateAuthority::Impl {
   Certificate certificate;
 };
 
-CertificateAuthority::CertificateAuthority(std::string directory, std::string name)
+CertificateAuthority::CertificateAuthority(std::string directory, std::string name,
+                                           absl::Duration life)
     : directory_(std::move(directory)), name_(std::move(name)), impl_(std::make_unique<Impl>()) {
-  impl_->certificate = Make(name_, impl_->key.get(), nullptr, nullptr, {});
+  impl_->certificate = Make(name_, impl_->key.get(), nullptr, nullptr, {.end = life});
   WritePem(path(), [&](BIO* file) { return PEM_write_bio_X509(file, impl_->certificate.get()); });
 }
 

@@ -17,8 +17,9 @@ struct CertificateTerms {
 // A certificate authority of a test, and what it signs: PEM files in `directory`, which exists.
 class CertificateAuthority {
  public:
-  // Writes `directory`/`name`.pem.
-  explicit CertificateAuthority(std::string directory, std::string name = "authorities");
+  // Writes `directory`/`name`.pem, which is good for `life` from now.
+  explicit CertificateAuthority(std::string directory, std::string name = "authorities",
+                                absl::Duration life = absl::Hours(24));
   ~CertificateAuthority();
 
   // Writes `directory`/`file`.pem and .key: a certificate with the DNS name `name`, and its key.

@@ -3,6 +3,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -75,6 +77,49 @@ TEST_F(ServerTest, ADrainingServerNeverBecomesReadyAgain) {
   EXPECT_FALSE(server_->health().ready());
   EXPECT_EQ(Health("ready").value(), false);
   EXPECT_EQ(Health("live").value(), true);
+}
+
+TEST_F(ServerTest, WhoeverAsksIsToldOfReadiness) {
+  std::vector<bool> told;
+  server_ = *Server::Start(
+      {.address = "127.0.0.1:0", .on_ready = [&](bool ready) { told.push_back(ready); }},
+      {&service_});
+  server_->health().SetReady(true);
+  server_->health().BeginDrain();
+  EXPECT_EQ(told, (std::vector<bool>{false, true, false}));
+  server_.reset();
+}
+
+// Whose client makes a new connection meanwhile, and perhaps to another server.
+TEST_F(ServerTest, AStreamOutlivesTheAgeOfItsConnection) {
+  server_ = *Server::Start(
+      {.address = "127.0.0.1:0", .connection_age_max = absl::Milliseconds(200)}, {&service_});
+  const auto channel = MakeChannel(address());
+  stub_ = test::EchoService::NewStub(channel);
+  std::set<std::string> peers;
+  service_.unary.start = [&](UnaryEcho& handler) {
+    peers.insert(handler.peer());
+    handler.Respond(EchoMessage());
+  };
+  service_.bidi.start = [](BidiEcho& handler) { handler.RequestRead(); };
+  service_.bidi.message = [](BidiEcho& handler, EchoMessage& message) {
+    EXPECT_EQ(handler.Write(std::move(message)), WriteResult::kAccepted);
+    handler.RequestRead();
+  };
+  const ClientScript<BidiClient> script;
+  const auto stream = OpenBidi(script);
+  int sent = 0;
+  const absl::Time patience = absl::Now() + absl::Seconds(30);
+  while (peers.size() < 4 && absl::Now() < patience) {
+    EXPECT_EQ(stream->Write(MakeEcho(sent++)), WriteResult::kAccepted);
+    stream->RequestRead();
+    ASSERT_TRUE(client_.messages.WaitFor(sent));
+    ASSERT_TRUE(Call({}).ok());
+  }
+  EXPECT_GE(peers.size(), 4u);
+  EXPECT_EQ(client_.closed.value(), 0);
+  stream->Cancel();
+  EXPECT_TRUE(client_.closed.WaitFor(1));
 }
 
 TEST_F(ServerTest, HealthOfAnAbsentServerIsUnavailable) {

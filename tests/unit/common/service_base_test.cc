@@ -4,7 +4,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -13,13 +16,17 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/client/metrics_page.h"
+#include "tests/support/capture_log.h"
 #include "tests/support/certificates.h"
 
 namespace lockstep::service {
 namespace {
 
 using ::lockstep::testing::CertificateAuthority;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr char kEnd[] = "lockstep_process_certificate_end_seconds";
@@ -87,6 +94,84 @@ TEST_F(ServiceBaseTest, MetricsTellWhenCertificatesEndAndFollowTheFiles) {
   EXPECT_NEAR(left(own), 200 * 3600, 60);
 }
 
+TEST_F(ServiceBaseTest, MetricsTellWhetherTheServerIsReadyAndWhenItStarted) {
+  authority_.Issue("own", "router");
+  const double before = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  const auto base = *Create(Config());
+  EXPECT_NEAR(Value(base.get(), "\nlockstep_process_start_seconds"), before, 60);
+  const auto ready = [&] { return Value(base.get(), "\nlockstep_process_ready"); };
+  EXPECT_EQ(ready(), 0);
+  const auto server = *rpc::Server::Start(base->ServerOptions({}), {});
+  EXPECT_EQ(ready(), 0);
+  server->health().SetReady(true);
+  EXPECT_EQ(ready(), 1);
+  server->health().BeginDrain();
+  EXPECT_EQ(ready(), 0);
+}
+
+class CertificateWatchTest : public ServiceBaseTest {
+ protected:
+  // The lines of one look, `later` from now, by what they say.
+  std::vector<std::string> Look(absl::Duration later) {
+    clock_.Advance(absl::Now() + later - clock_.Now());
+    const size_t before = sink_.lines().size();
+    watch_->Look();
+    const std::vector<std::string> lines = sink_.lines();
+    return {lines.begin() + before, lines.end()};
+  }
+  void Begin() {
+    auto security = rpc::Security::Create({.certificate = authority_.certificate("own"),
+                                           .key = authority_.key("own"),
+                                           .authorities = authority_.path()});
+    ASSERT_TRUE(security.ok()) << security.status();
+    watch_ = std::make_shared<CertificateWatch>(*security, &clock_,
+                                                log::Logger({.service = "test"}, &clock_, &sink_));
+  }
+
+  base::SimClock clock_{absl::Now()};
+  log::CaptureSink sink_;
+  CertificateAuthority authority_{directory_, "long", 365 * absl::Hours(24)};
+  std::shared_ptr<CertificateWatch> watch_;
+};
+
+TEST_F(CertificateWatchTest, AnEndThatComesOrHasComeIsLoggedOnceADay) {
+  constexpr absl::Duration kDay = absl::Hours(24);
+  authority_.Issue("own", "router", {.end = 20 * kDay});
+  Begin();
+  EXPECT_THAT(Look(absl::ZeroDuration()), IsEmpty());
+  const auto soon = AllOf(HasSubstr("certificate_ends"), HasSubstr("certificate_file"));
+  EXPECT_THAT(Look(7 * kDay), ElementsAre(soon));
+  EXPECT_THAT(Look(7 * kDay + absl::Hours(23)), IsEmpty());
+  EXPECT_THAT(Look(8 * kDay + absl::Hours(1)), ElementsAre(soon));
+  EXPECT_THAT(Look(20 * kDay - absl::Hours(1)), ElementsAre(soon));
+  const auto over = AllOf(HasSubstr("certificate_ended"), HasSubstr("certificate_file"));
+  EXPECT_THAT(Look(20 * kDay + absl::Hours(1)), ElementsAre(over));
+  EXPECT_THAT(Look(20 * kDay + absl::Hours(2)), IsEmpty());
+  EXPECT_THAT(Look(21 * kDay + absl::Hours(2)), ElementsAre(over));
+  authority_.Issue("own", "router", {.end = 100 * kDay});
+  EXPECT_THAT(Look(21 * kDay + absl::Hours(3)), ElementsAre(HasSubstr("certificate_replaced")));
+  std::filesystem::remove(authority_.certificate("own"));
+  EXPECT_THAT(Look(22 * kDay), ElementsAre(HasSubstr("certificate_unread")));
+  EXPECT_THAT(Look(22 * kDay + absl::Hours(1)), IsEmpty());
+}
+
+TEST_F(CertificateWatchTest, LooksComeByThemselvesUntilItIsStopped) {
+  authority_.Issue("own", "router", {.end = absl::Hours(1000)});
+  Begin();
+  watch_->Start(absl::Milliseconds(10));
+  authority_.Issue("own", "router", {.end = absl::Hours(1001)});
+  const absl::Time patience = absl::Now() + absl::Seconds(30);
+  const auto replaced = [this] {
+    for (const std::string& line : sink_.lines()) {
+      if (line.find("certificate_replaced") != line.npos) return true;
+    }
+    return false;
+  };
+  while (!replaced() && absl::Now() < patience) std::this_thread::yield();
+  EXPECT_TRUE(replaced());
+  watch_->Stop();
+}
+
 // Which come to no call, so that no server could count them as one.
 TEST_F(ServiceBaseTest, HandshakesThatFailAreCounted) {
   constexpr char kFailed[] = "\nlockstep_process_tls_handshakes_failed_total";
@@ -150,6 +235,36 @@ TEST_F(MetricsEndpointTest, IsSeenByTlsAndByScrapersOnly) {
   EXPECT_EQ(Scrape(*base, "aaaaaaaaaaaaaaaa", other.path()), absl::StatusCode::kUnavailable);
   const std::string plaintext = base->metrics_address().substr(std::strlen("https://"));
   EXPECT_EQ(client::MetricsPage::Fetch(plaintext).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// What a worker registers for those that read its metrics from another host.
+TEST_F(MetricsEndpointTest, AWildcardIsAdvertisedAsTheHostThatPeersUse) {
+  const auto advertised = [this](const char* listen, const char* advertise,
+                                 const std::string& reached_at) {
+    config::v1::ServerConfig config = MetricsConfig();
+    config.set_metrics_listen(listen);
+    config.set_metrics_advertise(advertise);
+    const std::string address = (*Create(config))->metrics_address(reached_at);
+    return address.substr(0, address.rfind(':'));
+  };
+  EXPECT_EQ(advertised("0.0.0.0:0", "", "10.7.0.2:7106"), "https://10.7.0.2");
+  EXPECT_EQ(advertised("[::]:0", "", "[fd00::7]:7106"), "https://[fd00::7]");
+  EXPECT_EQ(advertised("0.0.0.0:0", "", "dns:///worker-0.worker:7106"), "https://worker-0.worker");
+  EXPECT_EQ(advertised("0.0.0.0:0", "", ""), "https://0.0.0.0");
+  EXPECT_EQ(advertised("127.0.0.1:0", "", "10.7.0.2:7106"), "https://127.0.0.1");
+  config::v1::ServerConfig config = MetricsConfig();
+  config.set_metrics_advertise("metrics.example:443");
+  EXPECT_EQ((*Create(config))->metrics_address("10.7.0.2:7106"), "https://metrics.example:443");
+  for (const char* bad : {"metrics.example", "dns:///metrics.example:443", "10.7.0.2:0"}) {
+    config.set_metrics_advertise(bad);
+    EXPECT_THAT(std::string(Create(config).status().message()),
+                HasSubstr(absl::StrCat("server.metrics_advertise: \"", bad, "\"")));
+  }
+  config.set_metrics_advertise("10.7.0.2:1");
+  config.clear_metrics_listen();
+  config.clear_metrics_tokens_dir();
+  EXPECT_THAT(std::string(Create(config).status().message()),
+              HasSubstr("server.metrics_advertise: needs server.metrics_listen"));
 }
 
 TEST_F(MetricsEndpointTest, TokensAndCertificatesAreReplacedWhileItServes) {

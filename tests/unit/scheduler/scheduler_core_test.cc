@@ -188,6 +188,22 @@ TEST_F(SchedulerCoreTest, DrainingWorkerGetsNothingNewAndTheLastOneStays) {
   EXPECT_EQ(core_->Leave(NameOf("b")).status().code(), StatusCode::kFailedPrecondition);
 }
 
+// An engine that hangs loses its lease after seconds, and its process gives it up after a minute.
+TEST_F(SchedulerCoreTest, AWorkerIsHeardThatSaysWhyItFailedAfterItsLeaseExpired) {
+  const auto ended = [this](LeaseEnd why) {
+    return core_->counters().leases_ended[static_cast<size_t>(why)];
+  };
+  Join("a");
+  Pass(absl::Minutes(1), {});
+  EXPECT_EQ(ended(LeaseEnd::kExpired), 1);
+  EXPECT_EQ(core_->Leave(NameOf("a")).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(core_->Leave(NameOf("a"), LeaseEnd::kFailed).ok());
+  EXPECT_EQ(ended(LeaseEnd::kFailed), 1);
+  EXPECT_FALSE(core_->Leave(NameOf("a"), LeaseEnd::kFailed).ok());
+  EXPECT_EQ(ended(LeaseEnd::kFailed), 1);
+  EXPECT_FALSE(core_->Leave(NameOf("b"), LeaseEnd::kFailed).ok());
+}
+
 TEST_F(SchedulerCoreTest, DeadlineEndsAWait) {
   Join("a");
   Admit(Request("s1", {"a"}, 1400, 16));
