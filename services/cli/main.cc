@@ -47,5 +47,9 @@ int Main(const Arguments& words) {
 }  // namespace lockstep::cli
 
 int main(int argc, char** argv) {
-  return lockstep::cli::Main(lockstep::cli::Arguments(argv + 1, argv + argc));
+  const int code = lockstep::cli::Main(lockstep::cli::Arguments(argv + 1, argv + argc));
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  // An answer that was not written is no answer.
+  std::fputs("lockstep: standard output could not be written\n", stderr);
+  return code == 0 ? 1 : code;
 }

@@ -68,9 +68,9 @@ absl::StatusOr<Replayed> CompareReplay(const v1::Sample& expected,
     actual.set_finish_reason(expected.finish_reason());
     actual.clear_matched_stop();
     replayed.same_receipt = true;
-    if (expected.unscored_tokens() > 0 &&
-        expected.token_ids().size() == actual.token_ids().size()) {
-      Shorten(tokens - expected.unscored_tokens(), tokens, actual.mutable_logprobs());
+    const int64_t scored = tokens - std::clamp<int64_t>(expected.unscored_tokens(), 0, tokens);
+    if (scored < tokens && expected.token_ids().size() == actual.token_ids().size()) {
+      Shorten(scored, tokens, actual.mutable_logprobs());
     }
   }
   replayed.difference = client::FirstDifference(expected, actual);

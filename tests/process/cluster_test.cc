@@ -283,6 +283,16 @@ TEST(BenchTest, WritesMachineCommitCommandAndSamples) {
   EXPECT_EQ(nlohmann::json::parse(cli::ReadFile(path).value())["samples"].size(), 2u);
 }
 
+TEST(CommandLineTest, AnAnswerThatCannotBeWrittenIsAFailure) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--help"}, {"generate", "--help"}, {"size", "--model=deploy/demo-model"}}) {
+    const Outcome unheard = RunLockstepUnheard(words);
+    EXPECT_EQ(unheard.ended, "exit code 1") << words[0];
+    EXPECT_THAT(unheard.output, HasSubstr("standard output could not be written"));
+  }
+  EXPECT_EQ(RunLockstepUnheard({"size"}).ended, "exit code 2");
+}
+
 TEST(CommandLineTest, SaysWhatItExpects) {
   EXPECT_EQ(RunLockstep({"--help"}).ended, "exit code 0");
   EXPECT_EQ(RunLockstep({}).ended, "exit code 2");

@@ -51,6 +51,12 @@ Outcome RunLockstep(const std::vector<std::string>& words, absl::Duration timeou
   return RunProgram(LOCKSTEP_BINARY, words, timeout);
 }
 
+Outcome RunLockstepUnheard(const std::vector<std::string>& words) {
+  std::vector<std::string> all = {"-c", R"(exec "$0" "$@" >/dev/full)", LOCKSTEP_BINARY};
+  all.insert(all.end(), words.begin(), words.end());
+  return RunProgram("/bin/sh", all);
+}
+
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     const std::vector<std::string>& flags) {
   const std::string run_dir = MakeRunDirectory();

@@ -23,6 +23,8 @@ struct Outcome {
 // Runs `lockstep` with these words to its end.
 Outcome RunLockstep(const std::vector<std::string>& words,
                     absl::Duration timeout = absl::Minutes(3));
+// The same with a standard output that is full.
+Outcome RunLockstepUnheard(const std::vector<std::string>& words);
 // The same for any program.
 Outcome RunProgram(const std::string& program, const std::vector<std::string>& words,
                    absl::Duration timeout = absl::Minutes(3));

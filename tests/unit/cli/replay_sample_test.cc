@@ -1,5 +1,7 @@
 #include "services/cli/replay_sample.h"
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -95,6 +97,21 @@ TEST(ReplaySampleTest, TokensWithoutLogprobsAreComparedAsTokens) {
   cut.set_text(again.text());
   cut.set_unscored_tokens(2);
   EXPECT_TRUE(CompareReplay(cut, AnswerOf(again)).value().held());
+}
+
+// A record is a file, which may say anything.
+TEST(ReplaySampleTest, CountsThatCannotBeAreDifferences) {
+  v1::Sample cut = SampleOf(3, v1::FINISH_REASON_ABORT);
+  for (const int64_t unscored :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{4}}) {
+    cut.set_unscored_tokens(unscored);
+    const auto replayed = CompareReplay(cut, AnswerOf(SampleOf(3, v1::FINISH_REASON_LENGTH)));
+    EXPECT_EQ(replayed->held(), unscored < 0);
+  }
+  v1::Sample nothing = SampleOf(0, v1::FINISH_REASON_ABORT);
+  nothing.set_unscored_tokens(1);
+  EXPECT_FALSE(
+      CompareReplay(nothing, AnswerOf(SampleOf(0, v1::FINISH_REASON_LENGTH))).value().held());
 }
 
 TEST(ReplaySampleTest, WithoutAPositionNothingIsProved) {
