@@ -41,8 +41,8 @@ where that is longer; a kernel's own latency is in no floor. Medians, in microse
 _TAIL = """
 ## What to make of it
 
-- At 16 sequences what moves weights and KV is {moving} % of a step and takes {over} times its floor;
-  the rest are ops that move little and wait for each other, nine kernels a layer.
+- At 16 sequences what moves weights and KV is {moving} % of a step and takes {over} times its
+  floor; the rest are ops that move little and wait for each other, nine kernels a layer.
 - `o` and `qkv` are far from their floor because they are short: they end soon after the memory's
   queues are full.
 - Attention of few sequences is far from its floor because a split of 1024 keys is one CTA's work

@@ -72,7 +72,8 @@ DeliveryLog::DeliveryLog(const SequenceSpec& spec)
     : output_ids_(spec.generated_ids),
       output_begin_(spec.deliver_output_from),
       prompt_begin_(spec.deliver_prompt_from),
-      prompt_end_(spec.deliver_prompt_from == 0 ? 0 : static_cast<int64_t>(spec.prompt_ids.size())),
+      prompt_end_(spec.deliver_prompt_from == 0 ? 0
+                                                : static_cast<int64_t>(spec.prompt_ids().size())),
       next_output_(spec.deliver_output_from),
       next_prompt_(spec.deliver_prompt_from) {}
 

@@ -68,7 +68,9 @@ void RouteHandler::OnMessage(v1::RouteCommand& command) {
   }
   std::vector<OpenSequence> opens;
   opens.reserve(static_cast<size_t>(command.open_size()));
-  for (v1::RouteOpen& open : *command.mutable_open()) opens.push_back(DecodeOpen(&open));
+  for (v1::RouteOpen& open : *command.mutable_open()) {
+    opens.push_back(DecodeOpen(&open, &last_prompt_));
+  }
   streams_->driver()->Apply([&](RouterCore* core) {
     if (!opens.empty()) core->Open(gateway_, std::move(opens));
     for (const v1::RouteCancel& cancel : command.cancel()) {

@@ -66,6 +66,7 @@ class RouteHandler final : public rpc::BidiHandler<v1::RouteCommand, v1::RouteFr
 
   GatewayStreams* const streams_;
   GatewayId gateway_;
+  std::shared_ptr<const std::vector<uint32_t>> last_prompt_;  // Samples of one come in a row.
 };
 
 }  // namespace lockstep::router

@@ -170,7 +170,7 @@ AdmitRequest RouterCore::RequestFor(const SequenceRecord& record) const {
   return {
       .spec = record.spec,
       .attempt = record.attempt,
-      .length = static_cast<int64_t>(record.spec->prompt_ids.size()) + output_count,
+      .length = static_cast<int64_t>(record.spec->prompt_ids().size()) + output_count,
       .new_tokens_max = std::max<int64_t>(0, record.spec->max_new_tokens - output_count),
       .prefix_hash = record.prefix_hash,
       .entry_epoch = record.entry_epoch,

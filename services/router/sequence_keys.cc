@@ -27,7 +27,7 @@ absl::Status CheckPosition(const char* field, int64_t value, size_t limit) {
 
 absl::Status CheckOpen(const OpenSequence& open) {
   const SequenceSpec& spec = *open.spec;
-  if (spec.prompt_ids.empty()) return absl::InvalidArgumentError("prompt_ids is empty");
+  if (spec.prompt_ids().empty()) return absl::InvalidArgumentError("prompt_ids is empty");
   if (spec.sequence.value().empty()) return absl::InvalidArgumentError("sequence_id is empty");
   if (absl::Status status =
           CheckPosition("deliver_output_from", spec.deliver_output_from, spec.generated_ids.size());
@@ -35,7 +35,7 @@ absl::Status CheckOpen(const OpenSequence& open) {
     return status;
   }
   if (absl::Status status =
-          CheckPosition("deliver_prompt_from", spec.deliver_prompt_from, spec.prompt_ids.size());
+          CheckPosition("deliver_prompt_from", spec.deliver_prompt_from, spec.prompt_ids().size());
       !status.ok()) {
     return status;
   }
@@ -54,13 +54,13 @@ absl::Status CheckOpen(const OpenSequence& open) {
 uint64_t AffinityKey(const SequenceSpec& spec, int64_t affinity_tokens) {
   const uint64_t space = base::Hash64(spec.cache_namespace);
   if (!spec.routing_key.empty()) return base::Hash64(spec.routing_key, space + kRoutingKeySeed);
-  const size_t count = std::min(spec.prompt_ids.size(), static_cast<size_t>(affinity_tokens));
-  return HashIds(spec.prompt_ids, count, space + kPromptSeed);
+  const size_t count = std::min(spec.prompt_ids().size(), static_cast<size_t>(affinity_tokens));
+  return HashIds(spec.prompt_ids(), count, space + kPromptSeed);
 }
 
 uint64_t PrefixHash(const SequenceSpec& spec) {
   const uint64_t hash =
-      HashIds(spec.prompt_ids, spec.prompt_ids.size(), base::Hash64(spec.cache_namespace));
+      HashIds(spec.prompt_ids(), spec.prompt_ids().size(), base::Hash64(spec.cache_namespace));
   return spec.disable_prefix_cache ? base::Hash64(spec.sequence.value(), hash) : hash;
 }
 

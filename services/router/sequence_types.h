@@ -38,11 +38,13 @@ struct SequenceSpec {
   base::SequenceId sequence;
   base::RequestId request;
   std::string trace_id;  // Empty unless the client sent one.
-  std::vector<uint32_t> prompt_ids;
+  // Samples of one prompt share it. Never null.
+  std::shared_ptr<const std::vector<uint32_t>> prompt =
+      std::make_shared<const std::vector<uint32_t>>();
   std::vector<uint32_t> generated_ids;  // Given with the request.
   int64_t max_new_tokens = 0;           // Counts generated_ids.
   int64_t deliver_output_from = 0;      // In [0, generated_ids].
-  int64_t deliver_prompt_from = 0;      // In [0, prompt_ids]; 0: no prompt logprobs.
+  int64_t deliver_prompt_from = 0;      // In [0, prompt]; 0: no prompt logprobs.
   std::string cache_namespace;
   bool disable_prefix_cache = false;
   std::string routing_key;
@@ -51,6 +53,8 @@ struct SequenceSpec {
   base::Epoch entry_epoch;
   // Everything else, as the shell wrote it and will read it: opaque to the core.
   std::string body;
+
+  const std::vector<uint32_t>& prompt_ids() const { return *prompt; }
 };
 
 // A gateway's wish to run a sequence.

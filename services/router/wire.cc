@@ -132,15 +132,26 @@ SequenceDelta DecodeDelta(v1::SequenceDelta* message) {
   return delta;
 }
 
+// `last` where it is the same, else a copy, which becomes it.
+std::shared_ptr<const std::vector<uint32_t>> SharedPrompt(
+    const google::protobuf::RepeatedField<uint32_t>& ids,
+    std::shared_ptr<const std::vector<uint32_t>>* last) {
+  if (*last == nullptr || !std::equal(ids.begin(), ids.end(), (*last)->begin(), (*last)->end())) {
+    *last = std::make_shared<const std::vector<uint32_t>>(ids.begin(), ids.end());
+  }
+  return *last;
+}
+
 }  // namespace
 
-OpenSequence DecodeOpen(v1::RouteOpen* open) {
+OpenSequence DecodeOpen(v1::RouteOpen* open,
+                        std::shared_ptr<const std::vector<uint32_t>>* last_prompt) {
   auto spec = std::make_shared<SequenceSpec>();
   v1::SequenceSpec* message = open->mutable_sequence();
   spec->sequence = base::SequenceId(message->sequence_id());
   spec->request = base::RequestId(message->request_id());
   spec->trace_id = message->trace_id();
-  spec->prompt_ids.assign(message->prompt_ids().begin(), message->prompt_ids().end());
+  spec->prompt = SharedPrompt(message->prompt_ids(), last_prompt);
   spec->generated_ids.assign(message->generated_ids().begin(), message->generated_ids().end());
   spec->max_new_tokens = message->parameters().stop().max_new_tokens();
   spec->deliver_output_from = message->deliver_output_from();
@@ -246,7 +257,7 @@ void EncodeAdmit(const std::string& cluster_id, const AdmitRequest& request,
   message->set_trace_id(spec.trace_id);
   message->set_attempt(request.attempt);
   message->set_length(request.length);
-  message->set_prompt_tokens(static_cast<int64_t>(spec.prompt_ids.size()));
+  message->set_prompt_tokens(static_cast<int64_t>(spec.prompt_ids().size()));
   message->set_new_tokens_max(request.new_tokens_max);
   message->set_prefix_hash(request.prefix_hash);
   message->set_group_id(spec.group_id);
@@ -277,7 +288,7 @@ void EncodeStart(const std::string& cluster_id, const WorkerStart& start,
   LOCKSTEP_CHECK(sequence->ParseFromString(spec.body));
   const std::vector<uint32_t>& generated =
       start.generated_ids == nullptr ? spec.generated_ids : *start.generated_ids;
-  sequence->mutable_prompt_ids()->Add(spec.prompt_ids.begin(), spec.prompt_ids.end());
+  sequence->mutable_prompt_ids()->Add(spec.prompt_ids().begin(), spec.prompt_ids().end());
   sequence->mutable_generated_ids()->Add(generated.begin(), generated.end());
   sequence->set_entry_epoch(start.entry_epoch.value());
   sequence->set_deliver_output_from(start.deliver_output_from);
@@ -301,7 +312,7 @@ size_t WireBytes(const WorkerStart& start) {
   // A varint of an id takes at most five bytes.
   const size_t generated = start.generated_ids == nullptr ? start.spec->generated_ids.size()
                                                           : start.generated_ids->size();
-  return kItemBytes + start.spec->body.size() + 5 * (start.spec->prompt_ids.size() + generated);
+  return kItemBytes + start.spec->body.size() + 5 * (start.spec->prompt_ids().size() + generated);
 }
 
 }  // namespace lockstep::router

@@ -13,7 +13,9 @@
 // its argument.
 namespace lockstep::router {
 
-OpenSequence DecodeOpen(v1::RouteOpen* open);
+// `last_prompt` is that of the sequence before, or null, and becomes this one's.
+OpenSequence DecodeOpen(v1::RouteOpen* open,
+                        std::shared_ptr<const std::vector<uint32_t>>* last_prompt);
 WorkerFrame DecodeFrame(v1::WorkerFrame* frame);
 Ticket DecodeTicket(const v1::Ticket& ticket);
 WorkerKey DecodeWorker(const v1::WorkerIdentity& worker);

@@ -17,8 +17,8 @@ constexpr int64_t kPromptChunk = 4;
 // The model: a token depends on everything before it, so that a sequence that goes on from a wrong
 // prefix shows it at once.
 uint32_t NextToken(const SequenceSpec& spec, const std::vector<uint32_t>& outputs) {
-  const uint64_t prompt = base::Hash64({reinterpret_cast<const char*>(spec.prompt_ids.data()),
-                                        spec.prompt_ids.size() * sizeof(uint32_t)});
+  const uint64_t prompt = base::Hash64({reinterpret_cast<const char*>(spec.prompt_ids().data()),
+                                        spec.prompt_ids().size() * sizeof(uint32_t)});
   return static_cast<uint32_t>(base::Hash64({reinterpret_cast<const char*>(outputs.data()),
                                              outputs.size() * sizeof(uint32_t)},
                                             prompt) %
@@ -126,7 +126,8 @@ void RouterSim::OpenSome() {
     sample.spec = std::make_shared<SequenceSpec>();
     sample.spec->sequence = base::SequenceId(absl::StrCat("s", handle));
     sample.spec->group_id = absl::StrCat("g", salt);
-    sample.spec->prompt_ids = {salt, static_cast<uint32_t>(handle), 1, 2, 3, 4, 5, 6, 7};
+    sample.spec->prompt = std::make_shared<const std::vector<uint32_t>>(
+        std::vector<uint32_t>{salt, static_cast<uint32_t>(handle), 1, 2, 3, 4, 5, 6, 7});
     sample.spec->max_new_tokens =
         1 + static_cast<int64_t>(random_() % static_cast<uint64_t>(options_.new_tokens_max));
     if (Chance(0.3)) sample.spec->deliver_prompt_from = 1 + static_cast<int64_t>(random_() % 9);
@@ -260,13 +261,13 @@ void RouterSim::Step(size_t index) {
 
 bool RouterSim::Advance(Attempt* attempt, SequenceDelta* delta) {
   const SequenceSpec& spec = *attempt->start.spec;
-  const int64_t prompt_end = static_cast<int64_t>(spec.prompt_ids.size());
+  const int64_t prompt_end = static_cast<int64_t>(spec.prompt_ids().size());
   if (attempt->next_prompt > 0 && attempt->next_prompt < prompt_end) {
     delta->prompt_begin = attempt->next_prompt;
     delta->prompt_count = std::min(kPromptChunk, prompt_end - attempt->next_prompt);
     for (int64_t i = 0; i < delta->prompt_count; ++i) {
       const int64_t p = delta->prompt_begin + i;
-      delta->prompt_logprobs.raw += Bits(spec.prompt_ids[static_cast<size_t>(p)], p);
+      delta->prompt_logprobs.raw += Bits(spec.prompt_ids()[static_cast<size_t>(p)], p);
     }
     attempt->next_prompt += delta->prompt_count;
     return true;
@@ -421,7 +422,7 @@ void RouterSim::Deliver(const GatewayDelta& item) {
     Problem(absl::StrCat(name, " has ", sample.received, " of ", sample.expected.size()));
   }
   if (sample.spec->deliver_prompt_from > 0 &&
-      sample.prompt_next != static_cast<int64_t>(sample.spec->prompt_ids.size())) {
+      sample.prompt_next != static_cast<int64_t>(sample.spec->prompt_ids().size())) {
     Problem(name + " misses prompt positions");
   }
   if (Stops(sample.expected.back()) != (reason == EndReason::kStop)) {

@@ -88,7 +88,7 @@ class CoreHarness {
     spec->request = base::RequestId(name);
     spec->group_id = name;
     if (prompt.empty()) prompt = {static_cast<uint32_t>(base::Hash64(name)), 2, 3};
-    spec->prompt_ids = std::move(prompt);
+    spec->prompt = std::make_shared<const std::vector<uint32_t>>(std::move(prompt));
     spec->max_new_tokens = 100;
     return spec;
   }

@@ -8,7 +8,8 @@ namespace {
 
 SequenceSpec SpecWith(std::vector<uint32_t> generated, int64_t output_from, int64_t prompt_from) {
   SequenceSpec spec;
-  spec.prompt_ids = {10, 11, 12, 13};
+  spec.prompt =
+      std::make_shared<const std::vector<uint32_t>>(std::vector<uint32_t>{10, 11, 12, 13});
   spec.generated_ids = std::move(generated);
   spec.deliver_output_from = output_from;
   spec.deliver_prompt_from = prompt_from;

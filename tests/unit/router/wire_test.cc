@@ -74,7 +74,8 @@ TEST(WireTest, EveryFieldOfASequenceReachesTheWorker) {
   v1::RouteOpen open;
   Fill(&open, 0, &salt);
   const v1::SequenceSpec sent = open.sequence();
-  const OpenSequence decoded = DecodeOpen(&open);
+  std::shared_ptr<const std::vector<uint32_t>> last_prompt;
+  const OpenSequence decoded = DecodeOpen(&open, &last_prompt);
   v1::WorkerStart start;
   EncodeStart("cluster",
               {.spec = decoded.spec,
@@ -85,11 +86,29 @@ TEST(WireTest, EveryFieldOfASequenceReachesTheWorker) {
   EXPECT_EQ(Difference(sent, start.sequence()), "");
 }
 
+// Queues of long prompts, many samples each, would not fit into a router's memory otherwise.
+TEST(WireTest, SamplesThatFollowEachOtherShareTheirPrompt) {
+  std::shared_ptr<const std::vector<uint32_t>> last_prompt;
+  std::vector<OpenSequence> decoded;
+  for (const std::vector<uint32_t>& prompt :
+       std::vector<std::vector<uint32_t>>{{7, 8}, {7, 8}, {7}, {7, 8, 9}, {7, 8, 9}, {}}) {
+    v1::RouteOpen open;
+    open.mutable_sequence()->mutable_prompt_ids()->Add(prompt.begin(), prompt.end());
+    decoded.push_back(DecodeOpen(&open, &last_prompt));
+    EXPECT_EQ(decoded.back().spec->prompt_ids(), prompt);
+  }
+  EXPECT_EQ(decoded[0].spec->prompt, decoded[1].spec->prompt);
+  EXPECT_NE(decoded[1].spec->prompt, decoded[2].spec->prompt);
+  EXPECT_NE(decoded[2].spec->prompt, decoded[3].spec->prompt);
+  EXPECT_EQ(decoded[3].spec->prompt, decoded[4].spec->prompt);
+}
+
 TEST(WireTest, ResumedStartCarriesWhatWasGenerated) {
   v1::RouteOpen open;
   open.mutable_sequence()->add_prompt_ids(7);
   open.mutable_sequence()->add_generated_ids(8);
-  const OpenSequence decoded = DecodeOpen(&open);
+  std::shared_ptr<const std::vector<uint32_t>> last_prompt;
+  const OpenSequence decoded = DecodeOpen(&open, &last_prompt);
   v1::WorkerStart start;
   EncodeStart("cluster",
               {.spec = decoded.spec,
