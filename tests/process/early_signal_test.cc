@@ -1,17 +1,19 @@
-// A role that is told to end while it starts. Goal: it ends then and there, with the exit code of a
-// drain, not when whatever it loads is loaded.
+// A role that is told to end while it starts, or that cannot start. Goal: it ends then and there,
+// not when whatever it loads is loaded; with the exit code of a drain, if it was told to.
 #include <signal.h>
 
 #include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/cli/cluster/child_process.h"
 #include "services/cli/files.h"
 #include "services/cli/wait_until.h"
 #include "tests/process/local_cluster.h"
+#include "tests/support/tcp_proxy.h"
 
 namespace lockstep::testing {
 namespace {
@@ -52,6 +54,20 @@ TEST_P(EarlySignalTest, EndsAWorkerThatLoadsItsModel) {
   EXPECT_THAT(Log(), AllOf(HasSubstr("told to end while nothing is served"),
                            Not(HasSubstr("loaded")), Not(HasSubstr("draining"))));
   worker->Signal(SIGKILL);
+}
+
+TEST(EarlyRefusalTest, EndsAWorkerWhosePortIsTakenBeforeItLoadsItsModel) {
+  const auto other = TcpProxy::Start(0);
+  ASSERT_TRUE(other.ok()) << other.status();
+  const std::string directory = MakeRunDirectory();
+  const std::string config = directory + "/worker.textproto";
+  const std::string taken = absl::StrCat("127.0.0.1:", (*other)->port());
+  ASSERT_TRUE(cli::WriteFile(config, absl::StrReplaceAll(kConfig, {{"127.0.0.1:0", taken}})).ok());
+  const Outcome outcome = RunLockstep({"worker", absl::StrCat("--config=", config)}, kPatience);
+  EXPECT_EQ(outcome.ended, "exit code 1");
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr(taken + ": the port is in use"), Not(HasSubstr("loading"))));
+  std::filesystem::remove_all(directory);
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, EarlySignalTest, ::testing::Values(SIGTERM, SIGINT),
