@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Makes the image for CPUs without a docker engine: each instruction of deploy/docker/Dockerfile is
-carried out in a root directory that debootstrap made, and a cluster is started from the last one.
+carried out in a root directory that debootstrap made, and a cluster is started from the last one,
+as the image's user on a root that is mounted read-only.
 
-Usage: tests/deploy/image_test.py [--cuda] [FOLDER]     (as root, some ten minutes, two with --cuda;
-needs debootstrap and a mirror that apt reaches. FOLDER keeps the roots; by default they go.)
+Usage: tests/deploy/image_test.py [--built | --cuda] [--record=FILE] [FOLDER]     (as root, some ten
+minutes, two with --built or --cuda; needs debootstrap and a mirror that apt reaches. FOLDER keeps
+the roots; by default they go.)
 
+With --built the binary is that of build/release, for who wants to know of the last stage alone.
 With --cuda the image for GPUs, as far as a machine shows it that has a CUDA toolkit and not
 NVIDIA's packages: the binary is that of build/cuda, which the recipe would compile by the same
 preset. All headers of the toolkit that it was compiled from are in packages that the recipe names,
@@ -20,10 +23,12 @@ import subprocess
 import sys
 import tempfile
 
+import records
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 TOOLKIT = pathlib.Path("/usr/local/cuda")
-CUDA_BUILD = ROOT / "build" / "cuda"
+BUILD, CUDA_BUILD = ROOT / "build" / "release", ROOT / "build" / "cuda"
 # In cuda-crt (needed by cuda-nvcc), cuda-cccl (by cuda-cudart-dev), libcublas-dev, and
 # cuda-cudart-dev itself.
 HEADERS_NAMED = (r"crt/.*|nv/.*|cublas\w*\.h|cu(da|Complex)\w*\.hp?p?|(builtin|channel|device|"
@@ -70,11 +75,15 @@ class Image:
 
     def execute(self, words):
         """In the root directory as the image's user; /dev, /proc and the way to the network are the
-        host's, as a docker engine would give them."""
+        host's, as a docker engine would give them. Who is not root gets a read-only file system, as
+        pods do, and /tmp."""
         user = [f"--userspec={self.user}"] if self.user else []
         script = ("mount --bind /dev dev; mount -t proc proc proc; "
-                  + ("mount -t tmpfs tmpfs tmp; " if self.user else "") + 'exec "$@"')
-        run("unshare", "--mount", "sh", "-ec", script, "image", "chroot", *user, ".",
+                  + ("mount -t tmpfs tmpfs tmp; mount -o remount,bind,ro .; " if self.user else "")
+                  + 'exec "$@"')
+        # A directory is remounted only where it is a mount.
+        run("unshare", "--mount", "sh", "-ec", 'mount --bind . .; cd "$PWD"; ' + script, "image",
+            "chroot", *user, ".",
             "env", "-i", f"PATH={PATH}", "HOME=/tmp", "sh", "-c", f'cd {self.workdir}; exec "$@"',
             "enter", *words, cwd=self.folder)
 
@@ -107,9 +116,9 @@ def check_headers():
 class BuiltHere:
     """Stands for the stage that compiles."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, build):
         self.folder = folder
-        run("cmake", "--install", CUDA_BUILD, "--prefix", folder / "opt" / "lockstep", "--strip",
+        run("cmake", "--install", build, "--prefix", folder / "opt" / "lockstep", "--strip",
             stdout=subprocess.DEVNULL)
         shutil.copytree(ROOT / "deploy" / "demo-model", folder / "opt" / "lockstep" / "demo-model")
 
@@ -125,14 +134,15 @@ def add_library(base):
     run("chroot", base, "ldconfig")
 
 
-def make_images(work, cuda):
-    """The last stage's image. The context is what git has."""
+def make_images(work, build):
+    """The last stage's image. The context is what git has; `build` stands for the first stage, if
+    it is not None."""
     context, base = work / "context", work / "base"
     run("git", "clone", "-q", ROOT, context)
     shutil.rmtree(context / ".git")
     if not base.exists():
         make_base(base)
-        if cuda:
+        if build == CUDA_BUILD:
             add_library(base)
     variables, stages, image = {}, {}, None
     for word, rest in instructions():
@@ -145,8 +155,8 @@ def make_images(work, cuda):
             if source != "debian:12-slim":
                 raise SystemExit(f"{source} is not what debootstrap makes")
             folder = work / f"stage-{len(stages)}"
-            compiles = cuda and name == "build"
-            image = stages[name] = BuiltHere(folder) if compiles else Image(folder, base)
+            stands = build is not None and name == "build"
+            image = stages[name] = BuiltHere(folder, build) if stands else Image(folder, base)
         elif isinstance(image, BuiltHere):
             continue
         elif word == "WORKDIR":
@@ -164,7 +174,8 @@ def make_images(work, cuda):
             image.entry = json.loads(rest)
         else:
             raise SystemExit(f"{word} is not understood")
-    print(f"base {size_mib(base)} MiB, image {size_mib(image.folder)} MiB", flush=True)
+    records.measured("base_mib", size_mib(base))
+    records.measured("image_mib", size_mib(image.folder))
     return image
 
 
@@ -178,7 +189,13 @@ while read -r line <&3 && [ "${line#trainers call}" = "$line" ]; do echo "$line"
 $lockstep generate --target=127.0.0.1:7400 --prompt='12+34*2=' --seed=1
 $lockstep verify --target=127.0.0.1:7400 --mode=single --trials=4
 kill -TERM $up; wait $up
-[ "$(id -u)" != 0 ] && ! command -v c++ && ! touch /opt/lockstep/x 2>/dev/null && echo "image holds"
+[ "$(id -u)" != 0 ]
+if command -v c++; then exit 1; fi
+for folder in / /opt/lockstep /etc /var /usr; do
+  if touch $folder/x 2>/tmp/refused; then echo "$folder can be written"; exit 1; fi
+  grep -q "Read-only file system" /tmp/refused
+done
+echo "image holds"
 """
 
 
@@ -193,16 +210,19 @@ grep -q "CUDA driver" /tmp/worker.log && echo "the library is there, a driver is
 
 
 def main():
-    words = sys.argv[1:]
-    cuda = "--cuda" in words
-    if cuda:
-        words.remove("--cuda")
+    flags = [word for word in sys.argv[1:] if word.startswith("--")]
+    folders = [word for word in sys.argv[1:] if not word.startswith("--")]
+    build = CUDA_BUILD if "--cuda" in flags else BUILD if "--built" in flags else None
+    if build == CUDA_BUILD:
         check_headers()
     with tempfile.TemporaryDirectory(prefix="lockstep-image-") as folder:
-        image = make_images(pathlib.Path(words[0] if words else folder), cuda)
+        image = make_images(pathlib.Path(folders[0] if folders else folder), build)
         image.execute(["sh", "-ec", CLUSTER, "cluster", *image.entry])
-        if cuda:
+        if build == CUDA_BUILD:
             image.execute(["sh", "-ec", GPU_WORKER, "worker", *image.entry])
+    for flag in flags:
+        if flag.startswith(records.FLAG):
+            records.write(flag.removeprefix(records.FLAG))
 
 
 if __name__ == "__main__":

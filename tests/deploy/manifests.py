@@ -112,7 +112,9 @@ class Workload:
 
 
 def selects(selector, labels):
-    """Whether a label selector with matchLabels only fits."""
+    """Whether a label selector with matchLabels only fits; an empty one fits all."""
+    if set(selector) - {"matchLabels"}:
+        raise AssertionError(f"selector with more than labels: {selector}")
     return all(labels.get(key) == value
                for key, value in selector.get("matchLabels", {}).items())
 

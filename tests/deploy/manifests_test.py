@@ -16,8 +16,10 @@ import unittest
 
 import manifests
 import policies
+import reach
 import secrets_of_roles as secrets
 from manifests import KUBERNETES, OVERLAYS, ROOT, Cluster, parse, render
+from planted import PLANTED
 
 LOCKSTEP = sys.argv.pop(1)
 SCHEMAS = ROOT / "build" / "schemas"
@@ -26,35 +28,6 @@ SCHEMAS = ROOT / "build" / "schemas"
 # about nothing before it, shows that it has read the rest.
 LAST_SETTING = {"gateway": "retry_budget: 5000", "router": "sequences_max: -1",
                 "scheduler": "advance_tickets: 5000", "worker": "chunk_tokens: 1000"}
-
-# (policy, text of the rendered manifests, what stands there instead)
-PLANTED = (
-    (policies.probes, "--service=live", "--service=alive"),
-    (policies.probes, "readinessProbe:", "redinessProbe:"),
-    (policies.security, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
-    (policies.security, "runAsNonRoot: true", "runAsNonRoot: false"),
-    (policies.resources, "            memory: 1Gi", "            memori: 1Gi"),
-    (policies.resources, "threads: 1", "threads: 2"),
-    (policies.drain, "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30"),
-    (policies.drain, "drain_finish_seconds: 30", "drain_finish_seconds: 55"),
-    (policies.disruption, "maxUnavailable: 1\n  selector", "maxUnavailable: 0\n  selector"),
-    (policies.scheduling, "tolerationSeconds: 10", "tolerationSeconds: 300"),
-    (policies.scheduling, "type: Recreate", "type: RollingUpdate"),
-    (policies.volumes, "claimName: scheduler-state", "claimName: scheduler-stat"),
-    (policies.volumes, "- mountPath: /etc/lockstep\n          name: config",
-     "- mountPath: /etc/lockstep\n          name: confg"),
-    (policies.variables, "- name: POD_IP", "- name: POD_IPP"),
-    (policies.variables, "- name: POD_NAMESPACE", "- name: NAMESPACE"),
-    (policies.paths, "/var/lib/lockstep/scheduler.state", "/var/lib/lockstp/scheduler.state"),
-    (policies.trust, "plaintext: true", "plaintext: false"),
-    (policies.services, "targetPort: grpc", "targetPort: grcp"),
-    (policies.services, "serviceName: worker", "serviceName: workers"),
-    (policies.listening, "0.0.0.0:7101", "0.0.0.0:7102"),
-    (policies.listening, "prometheus.io/scheme: http", "prometheus.io/scheme: https"),
-    (policies.listening, 'cluster_id: "${POD_NAMESPACE}"', 'cluster_id: "lock"'),
-    (policies.peers, "dns:///scheduler:7104", "dns:///schedulr:7104"),
-    (policies.network, "port: 7106\n    to:", "port: 7107\n    to:"),
-)
 
 
 def schema_findings(objects):
@@ -99,11 +72,11 @@ class ManifestsTest(unittest.TestCase):
 
     def test_every_policy_finds_what_is_planted(self):
         self.assertEqual({one[0] for one in PLANTED}, set(policies.POLICIES))
-        for policy, right, wrong in PLANTED:
-            with self.subTest(wrong):
-                self.assertIn(right, self.text["local"])
+        for policy, overlay, right, wrong in PLANTED:
+            with self.subTest(overlay=overlay, planted=wrong):
+                text = self.text[overlay]
+                self.assertIn(right, text)
                 # Once is enough, be it in the first place or in the last one.
-                text = self.text["local"]
                 before, _, after = text.rpartition(right)
                 for planted in (text.replace(right, wrong, 1), before + wrong + after):
                     self.assertNotEqual(list(policy(Cluster(parse(planted)))), [])
@@ -163,16 +136,7 @@ class ManifestsTest(unittest.TestCase):
 
     def test_autoscaling_fits_the_schemas_the_workload_and_the_recorded_metric(self):
         component = KUBERNETES / "components" / "autoscaling"
-        with tempfile.TemporaryDirectory() as folder:
-            beside = {"resources": KUBERNETES / "overlays" / "gpu-tp1", "components": component}
-            text = "".join(f"{key}: [{os.path.relpath(path, os.path.realpath(folder))}]\n"
-                           for key, path in beside.items())
-            (pathlib.Path(folder) / "kustomization.yaml").write_text(text, encoding="utf-8")
-            objects = parse(render(folder))
-        if (SCHEMAS / "ready").exists():
-            self.assertEqual(schema_findings(objects), [])
-        cluster = Cluster(objects)
-        self.assertEqual(policies.findings(cluster), [])
+        cluster = self.with_component("gpu-tp1", component)
         (scaler,) = cluster.of_kind("HorizontalPodAutoscaler")
         target = scaler["spec"]["scaleTargetRef"]
         body = cluster.find(target["kind"], target["name"])
@@ -183,6 +147,67 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(rule["name"]["as"], metric)
         recorded = (ROOT / "deploy" / "monitoring" / "recording.yaml").read_text(encoding="utf-8")
         self.assertIn(f"record: {rule['seriesQuery']}\n", recorded)
+
+    def with_component(self, overlay, component):
+        """An overlay of one's own over one that there is; it fits schemas and policies."""
+        with tempfile.TemporaryDirectory() as folder:
+            beside = {"resources": KUBERNETES / "overlays" / overlay, "components": component}
+            text = "".join(f"{key}: [{os.path.relpath(path, os.path.realpath(folder))}]\n"
+                           for key, path in beside.items())
+            (pathlib.Path(folder) / "kustomization.yaml").write_text(text, encoding="utf-8")
+            objects = parse(render(folder))
+        if (SCHEMAS / "ready").exists():
+            self.assertEqual(schema_findings(objects), [])
+        self.assertEqual(policies.findings(Cluster(objects)), [])
+        return Cluster(objects)
+
+    def test_shared_state_changes_the_modes_of_the_claim_and_nothing_else(self):
+        cluster = self.with_component("local", KUBERNETES / "components" / "shared-state")
+        claim = cluster.find("PersistentVolumeClaim", "scheduler-state")
+        self.assertEqual(claim["spec"]["accessModes"], ["ReadWriteMany"])
+        claim["spec"]["accessModes"] = ["ReadWriteOnce"]
+        self.assertEqual(cluster.objects, parse(self.text["local"]))
+
+    def test_overlays_say_how_many_pods_there_are(self):
+        for name in ("local", "gpu-tp1", "gpu-tp2"):
+            path = KUBERNETES / "overlays" / name / "kustomization.yaml"
+            (said,) = parse(path.read_text(encoding="utf-8"))
+            self.assertEqual({one["name"] for one in said["replicas"]},
+                             {"gateway", "router", "worker"})
+
+    def test_the_documented_removal_takes_all_but_namespace_and_claims(self):
+        pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
+                        for name in ("kubernetes.md", "operations.md"))
+        self.assertNotRegex(pages, r"\| `kubectl delete -k")
+        label = "app.kubernetes.io/part-of"
+        (kinds,) = set(re.findall(rf"delete (\S+) +\\?\s*-l {label}=lockstep", pages))
+        for text in self.text.values():
+            removed = [one for one in parse(text)
+                       if one["kind"] not in ("Namespace", "PersistentVolumeClaim")]
+            self.assertEqual({one["kind"].lower() for one in removed}, set(kinds.split(",")))
+            for one in removed:
+                self.assertEqual(one["metadata"]["labels"][label], "lockstep")
+
+    def test_jobs_are_confined_pods_that_policies_let_in(self):
+        base = Cluster(parse(self.text["gpu-tp1"]))
+        gateway = base.workload("gateway")
+        for name in ("verify", "verify-plaintext", "certify"):
+            (job,) = objects = parse(render(KUBERNETES / name))
+            if (SCHEMAS / "ready").exists():
+                self.assertEqual(schema_findings(objects), [])
+            workload = manifests.Workload(base, job)
+            self.assertEqual(workload.main["securityContext"], gateway.main["securityContext"])
+            self.assertEqual(workload.pod["securityContext"], gateway.pod["securityContext"])
+            # Such would bind it, and let nothing out.
+            self.assertEqual(reach.policies_on(base, workload.labels), [])
+            if name != "certify":
+                self.assertEqual(workload.labels, reach.prover_labels())
+            mounts = [one["mountPath"] for one in workload.main.get("volumeMounts", [])]
+            for word in workload.main["args"]:
+                if "=/" in word:
+                    self.assertTrue(any(one in word for one in mounts), word)
+            self.assertEqual(set(workload.volumes()),
+                             {one["name"] for one in workload.main.get("volumeMounts", [])})
 
     def test_fronts_name_the_gateways_of_an_overlay_and_are_named_alike(self):
         places = {}
@@ -223,12 +248,18 @@ class ManifestsTest(unittest.TestCase):
                 (endpoint,) = monitor["podMetricsEndpoints"]
                 self.assertIn(endpoint["port"], workload.ports())
                 if component == "pod-monitor":
-                    mounted = {one["secret"]["secretName"] for one in workload.volumes().values()
-                               if "secret" in one}
                     self.assertEqual(endpoint["scheme"], "https")
                     self.assertEqual(endpoint["tlsConfig"]["serverName"], workload.name)
-                    self.assertIn(endpoint["tlsConfig"]["ca"]["secret"]["name"], mounted)
-                    self.assertIn(endpoint["authorization"]["credentials"]["name"], mounted)
+                    trusted = endpoint["tlsConfig"]["ca"]["configMap"]
+                    self.assertEqual(workload.volumes()["authorities"]["configMap"]["name"],
+                                     trusted["name"])
+                    self.assertIn(f"/{trusted['key']}\"", workload.config_text())
+                    # What is sent is one token; the file of those that count has two for a while,
+                    # which no header can hold.
+                    sent = endpoint["authorization"]["credentials"]
+                    self.assertNotIn(sent["name"], [one["secret"]["secretName"]
+                                                    for one in workload.volumes().values()
+                                                    if "secret" in one])
 
 
 if __name__ == "__main__":

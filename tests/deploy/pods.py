@@ -34,8 +34,8 @@ ENTER = r"""
 set -e
 root=$1 binary=$2 model=$3 resolv=$4; shift 4
 mount -t tmpfs -o mode=0755 image "$root"
-mkdir -p "$root"/usr "$root"/etc "$root"/dev "$root"/proc "$root"/opt/lockstep/bin \
-  "$root"/opt/lockstep/demo-model
+mkdir -p "$root"/usr "$root"/etc "$root"/dev "$root"/proc "$root"/tmp \
+  "$root"/opt/lockstep/bin "$root"/opt/lockstep/demo-model
 bind() {
   mount --bind "$1" "$root$2"
   [ "$3" = rw ] || mount -o remount,bind,ro "$root$2"
@@ -93,7 +93,8 @@ class Node:
     """Holds pods of one or more namespaces, their volumes, and the name service."""
 
     def __init__(self, lockstep, folder, secrets):
-        self.secrets = secrets  # {name: {file: content}}
+        # {name: {file: content}} of what manifests do not make: Secrets, and one config map.
+        self.secrets = secrets
         self.lockstep = lockstep
         self.folder = pathlib.Path(folder)
         self.pods = []
@@ -231,7 +232,8 @@ class Pod:
                 if done.returncode != 0:
                     raise AssertionError(f"{name}/{container['name']}: {self.log.read_text()}")
             self.child = subprocess.Popen(self._command(workload.main), stdout=log, stderr=log)
-        threading.Thread(target=self._probe, daemon=True).start()
+        if "startupProbe" in workload.main:
+            threading.Thread(target=self._probe, daemon=True).start()
 
     def _connect(self):
         run("unshare", f"--net={self._net}", "true")
@@ -253,16 +255,21 @@ class Pod:
         if folder.exists():
             return folder
         folder.mkdir()
-        if "configMap" in volume:
+        if self._secret_of(volume):
+            self._write_secret(folder, self.node.secrets[self._secret_of(volume)])
+        elif "configMap" in volume:
             data = self.workload.cluster.find("ConfigMap", volume["configMap"]["name"])["data"]
             for key, text in data.items():
                 (folder / key).write_text(text, encoding="utf-8")
-        elif "secret" in volume:
-            self._write_secret(folder, self.node.secrets[volume["secret"]["secretName"]])
         else:
             os.chown(folder, 0, self.workload.pod["securityContext"]["fsGroup"])
             folder.chmod(0o2775)
         return folder
+
+    def _secret_of(self, volume):
+        """Name of what an operator makes and may replace, or None."""
+        name = volume.get("configMap", {}).get("name") or volume.get("secret", {}).get("secretName")
+        return name if "secret" in volume or name in self.node.secrets else None
 
     def _write_secret(self, folder, files):
         """Files are links through one link to a folder, which is replaced by another one."""
@@ -278,8 +285,8 @@ class Pod:
     def write_secrets(self):
         for name, volume in self.workload.volumes().items():
             folder = self.folder / "volumes" / name
-            if "secret" in volume and folder.exists():
-                self._write_secret(folder, self.node.secrets[volume["secret"]["secretName"]])
+            if self._secret_of(volume) and folder.exists():
+                self._write_secret(folder, self.node.secrets[self._secret_of(volume)])
 
     def _as_user(self):
         context = self.workload.pod["securityContext"]

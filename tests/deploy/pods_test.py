@@ -2,13 +2,15 @@
 """The manifests as they are, run as processes: each pod's init containers, command, volumes,
 configuration, user, probes and preStop are read from what is rendered. Overlay `local` becomes
 ready, answers, and is rolled over under load without a request that fails or a bit that moves;
-`base` serves by TLS while its Secrets are replaced.
+`base` serves by TLS while its Secrets are replaced, and is proved by the job that is for that.
 
 Usage: tests/deploy/pods_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
 import pod_cases
+import pods
 import secrets_of_roles as secrets
+from manifests import KUBERNETES, Workload, parse, render
 from pod_cases import Load, generate, reach, wait_for_answer
 
 
@@ -46,6 +48,21 @@ class PodsTest(pod_cases.PodsCase):
         for name in ("router", "worker"):
             self.roll(name, running)
         self.assertEqual([wait_for_answer(100, address) for address in addresses], expected)
+        self.prove()
+
+    def prove(self):
+        """The job's own command from a pod of its own, in less than all modes."""
+        (job,) = parse(render(KUBERNETES / "verify"))
+        workload = Workload(self.cluster, job)
+        words = workload.main["args"]
+        (modes,) = [word for word in words if word.startswith("--mode=")]
+        words[words.index(modes)] = "--mode=single,prefill_vs_decode,neighbours"
+        words[words.index("--trials=50")] = "--trials=4"
+        pod = pods.Pod(self.node, workload, "verify")
+        code = pod.child.wait(timeout=pods.PATIENCE_SECONDS)
+        self.node.pods.remove(pod)
+        self.assertEqual(code, 0, pod.log.read_text())
+        self.assertEqual(pod.log.read_text().count("  held after"), 3)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,27 @@
 
 import re
 
+import reach
 from manifests import IMAGE_ROOT, ROOT, quantity, selects
 
-# Made by the platform, not by the manifests.
+# Made by who operates it, not by the manifests.
 OUTSIDE_CLAIMS = ("model",)
+OUTSIDE_CONFIG_MAPS = ("authorities",)
 # Settings that name files of Secrets.
 SECRET_FIELDS = ("certificate_file", "key_file", "authorities_file", "tokens_dir",
                  "metrics_tokens_dir")
 # Of a worker without its KV: binary, weights of the demo model, activations.
 WORKER_BASE_BYTES = 512 << 20
+# Of one whose KV and weights are on a GPU: libraries, tables of the driver, what is read ahead.
+GPU_WORKER_BASE_BYTES = 4 << 30
+# Of all others, and of what starts before a process.
+BASE_BYTES = 256 << 20
+# What a gateway keeps of finished answers unless told otherwise.
+RESULT_BYTES_MAX = 256 << 20
+# A start may take this long. On GPUs there are weights to load and kernels to certify.
+STARTUP_SECONDS, WORKER_STARTUP_SECONDS, GPU_STARTUP_SECONDS = 60, 120, 600
+# Between the last address that a name gives and the last caller that has looked it up.
+NAME_SECONDS = 5
 
 
 def hand_off_seconds():
@@ -35,6 +47,22 @@ def probes(cluster):
                 yield f"{workload.name}: {kind} probe does not end before its timeout"
 
 
+def patience(cluster):
+    """A slow start is no fault, nor is one answer that did not come; a lasting silence is."""
+    for workload in cluster.workloads():
+        needed = {"startup": STARTUP_SECONDS, "liveness": 30, "readiness": 10}
+        if workload.name == "worker":
+            needed["startup"] = GPU_STARTUP_SECONDS if on_gpu(workload) else WORKER_STARTUP_SECONDS
+        for kind, seconds in needed.items():
+            probe = workload.main.get(f"{kind}Probe", {})
+            tries = probe.get("failureThreshold", 3)
+            given = tries * probe.get("periodSeconds", 10)
+            if tries < 2 or given < seconds:
+                yield f"{workload.name}: {kind} fails after {given} s; it may take {seconds} s"
+            if kind != "startup" and given > 60:
+                yield f"{workload.name}: {kind} takes {given} s to fail"
+
+
 def security(cluster):
     for workload in cluster.workloads():
         pod = workload.pod
@@ -42,6 +70,11 @@ def security(cluster):
             yield f"{workload.name} may run as root"
         if pod.get("securityContext", {}).get("seccompProfile") != {"type": "RuntimeDefault"}:
             yield f"{workload.name} has no seccomp profile"
+        context = pod.get("securityContext", {})
+        if not context.get("runAsUser") or not context.get("runAsGroup"):
+            yield f"{workload.name} has no user of its own"
+        if not context.get("fsGroup") or context["fsGroup"] != context.get("runAsGroup"):
+            yield f"{workload.name} cannot use its volumes"
         if pod.get("automountServiceAccountToken") is not False:
             yield f"{workload.name} gets a token of the API server"
         for one in workload.containers():
@@ -49,6 +82,25 @@ def security(cluster):
                                               "readOnlyRootFilesystem": True,
                                               "capabilities": {"drop": ["ALL"]}}:
                 yield f"{workload.name}/{one['name']} is not confined"
+    labels = cluster.find("Namespace", cluster.namespace)["metadata"].get("labels", {})
+    if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+        yield "the namespace takes pods that are not confined"
+
+
+def on_gpu(worker):
+    return worker.setting("backend", "cpu") == "cuda"
+
+
+def memory_needed(workload):
+    """Bytes that the limit of the main container has to be at least."""
+    if workload.name == "gateway":
+        return BASE_BYTES + int(workload.setting("result_bytes_max", RESULT_BYTES_MAX))
+    if workload.name != "worker":
+        return BASE_BYTES
+    if on_gpu(workload):
+        return GPU_WORKER_BASE_BYTES
+    ranks = int(workload.setting("tensor_parallel", 1))
+    return WORKER_BASE_BYTES + ranks * int(workload.setting("kv_bytes", 256 << 20))
 
 
 def resources(cluster):
@@ -59,24 +111,30 @@ def resources(cluster):
                 for bound in ("requests", "limits"):
                     if what not in given.get(bound, {}):
                         yield f"{workload.name}/{one['name']} {bound} no {what}"
+            for what, amount in given.get("requests", {}).items():
+                if quantity(amount) > quantity(given.get("limits", {}).get(what, "1000000Gi")):
+                    yield f"{workload.name}/{one['name']} requests more {what} than its limit"
+            needed = memory_needed(workload) if one is workload.main else BASE_BYTES
+            for bound in ("requests", "limits"):
+                floor = needed if bound == "limits" else BASE_BYTES
+                if quantity(given.get(bound, {}).get("memory", 0)) < floor:
+                    yield f"{workload.name}/{one['name']}: its memory needs {floor} in {bound}"
     worker = cluster.workload("worker")
     limits = worker.main.get("resources", {}).get("limits", {})
     ranks = int(worker.setting("tensor_parallel", 1))
-    on_gpu = worker.setting("backend", "cpu") == "cuda"
-    if int(limits.get("nvidia.com/gpu", 0)) != (ranks if on_gpu else 0):
+    if int(limits.get("nvidia.com/gpu", 0)) != (ranks if on_gpu(worker) else 0):
         yield f"worker has {limits.get('nvidia.com/gpu', 0)} GPUs for {ranks} ranks"
-    if not on_gpu:
-        if quantity(limits.get("cpu", 0)) != int(worker.setting("threads", 0)):
-            yield "worker's threads are not its cores"
-        kv_bytes = ranks * int(worker.setting("kv_bytes", 256 << 20))
-        if quantity(limits.get("memory", 0)) < WORKER_BASE_BYTES + kv_bytes:
-            yield "worker's KV does not fit its memory"
+    if not on_gpu(worker) and quantity(limits.get("cpu", 0)) != int(worker.setting("threads", 0)):
+        yield "worker's threads are not its cores"
 
 
 def drain(cluster):
     for workload in cluster.workloads():
         stop = workload.main.get("lifecycle", {}).get("preStop")
         before = 0.0 if stop is None else float(stop["exec"]["command"][-1])
+        # These are called by their names and there are others that can be called instead.
+        if workload.name in ("gateway", "router") and before < NAME_SECONDS:
+            yield f"{workload.name} is called until it ends, since nothing comes before SIGTERM"
         needed = before + float(workload.setting("drain_finish_seconds", 30)) + hand_off_seconds()
         grace = workload.pod.get("terminationGracePeriodSeconds", 30)
         if grace < needed:
@@ -91,6 +149,8 @@ def disruption(cluster):
             yield f"{workload.name} has {len(budgets)} disruption budgets"
             continue
         (budget,) = budgets
+        if budget.get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+            yield f"{workload.name}: a pod that is not ready keeps its node from being drained"
         away = budget.get("maxUnavailable", workload.replicas - budget.get("minAvailable", 0))
         if away < 1:
             yield f"{workload.name}: no node with it can be drained"
@@ -105,13 +165,43 @@ def scheduling(cluster):
                       "effect": "NoExecute", "tolerationSeconds": 10}
             if wanted not in workload.pod.get("tolerations", []):
                 yield f"{workload.name} stays long on a node that is {state}"
-        if workload.replicas > 1 and not workload.pod.get("topologySpreadConstraints"):
+        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+                  "whenUnsatisfiable": "ScheduleAnyway",
+                  "labelSelector": workload.body["spec"]["selector"]}
+        if workload.replicas > 1 and workload.pod.get("topologySpreadConstraints") != [spread]:
             yield f"{workload.name} does not spread over nodes"
+        if not selects(workload.body["spec"]["selector"], workload.labels):
+            yield f"{workload.name} does not find its own pods"
+        rolling = workload.body["spec"].get("strategy", {}).get("rollingUpdate", {})
+        if workload.name in ("gateway", "router") and (
+                rolling.get("maxUnavailable") != 0 or not rolling.get("maxSurge")):
+            yield f"{workload.name} is rolled with less capacity, or not at all"
     scheduler = cluster.workload("scheduler").body["spec"]
     if (scheduler["replicas"], scheduler.get("strategy")) != (1, {"type": "Recreate"}):
         yield "two schedulers may run at once"
     if cluster.workload("worker").body["spec"].get("podManagementPolicy") != "Parallel":
         yield "workers start one after the other"
+
+
+def written(workload):
+    """Folders in which the process makes files."""
+    return {path.rpartition("/")[0] for field in ("state_file", "certificates_path")
+            for path in workload.config().get(field, [])}
+
+
+def claims(cluster):
+    """What is written to a claim of ours may be written there, by as many nodes as pods run on."""
+    for workload in cluster.workloads():
+        for volume in workload.volumes().values():
+            of = volume.get("persistentVolumeClaim", {})
+            claim = cluster.find("PersistentVolumeClaim", of.get("claimName"))
+            if claim is None:
+                continue
+            modes = set(claim["spec"]["accessModes"])
+            usable = {"ReadWriteMany"} | (
+                {"ReadWriteOnce", "ReadWriteOncePod"} if workload.replicas == 1 else set())
+            if of.get("readOnly") or not modes <= usable:
+                yield f"{workload.name} cannot write {of['claimName']}, whose modes are {modes}"
 
 
 def volumes(cluster):
@@ -120,6 +210,8 @@ def volumes(cluster):
         for one in workload.containers():
             for mount in one.get("volumeMounts", []):
                 mounted.add(mount["name"])
+                if not mount.get("readOnly") and mount["mountPath"] not in written(workload):
+                    yield f"{workload.name}/{one['name']} may write {mount['mountPath']}"
                 if mount["name"] not in workload.volumes():
                     yield f"{workload.name}/{one['name']} mounts {mount['name']}, which is nowhere"
         for name, volume in workload.volumes().items():
@@ -130,7 +222,8 @@ def volumes(cluster):
                                                                           claim):
                 yield f"{workload.name}: no claim {claim}"
             config = volume.get("configMap", {}).get("name")
-            if config and not cluster.find("ConfigMap", config):
+            if (config and config not in OUTSIDE_CONFIG_MAPS
+                    and not cluster.find("ConfigMap", config)):
                 yield f"{workload.name}: no config map {config}"
         for path, text in workload.config_files().items():
             if not text:
@@ -155,19 +248,31 @@ def variables(cluster):
 def paths(cluster):
     """Files in configurations and commands are on a volume or in the image."""
     for workload in cluster.workloads():
-        mounts = {one["mountPath"]: one for one in workload.main.get("volumeMounts", [])}
-        words = workload.main["args"] + workload.main["command"]
-        read = [word.removeprefix("--config=") for word in words if "/" in word]
-        for field in ("model", "tokenizer_dir", *SECRET_FIELDS):
-            read += workload.config().get(field, [])
-        for path in read:
-            if not (path + "/").startswith((IMAGE_ROOT + "/", *(mount + "/" for mount in mounts))):
-                yield f"{workload.name}: {path} is on no volume"
+        for one in workload.containers():
+            mounts = {mount["mountPath"]: mount for mount in one.get("volumeMounts", [])}
+            words = one.get("args", []) + one["command"]
+            read = [re.sub("^--[a-z]+=", "", word) for word in words if "/" in word]
+            for field in ("model", "tokenizer_dir", *SECRET_FIELDS):
+                read += workload.config().get(field, []) if one is workload.main else []
+            for path in read:
+                if not (path + "/").startswith((IMAGE_ROOT + "/",
+                                                *(mount + "/" for mount in mounts))):
+                    yield f"{workload.name}/{one['name']}: {path} is on no volume"
         for field in ("state_file", "certificates_path"):
             for path in workload.config().get(field, []):
                 mount = mounts.get(path.rpartition("/")[0])
                 if mount is None or mount.get("readOnly"):
                     yield f"{workload.name}: {path} cannot be written"
+
+
+def model(cluster):
+    """All read the same one."""
+    place = cluster.workload("worker").setting("model", "")
+    if cluster.workload("gateway").setting("tokenizer_dir", "") != place:
+        yield f"the gateways' tokenizer is not that of {place}"
+    for one in cluster.workload("worker").pod.get("initContainers", []):
+        if f"--model={place}" not in one["args"]:
+            yield f"{one['name']} looks at another model than {place}"
 
 
 def trust(cluster):
@@ -180,9 +285,14 @@ def trust(cluster):
                    if "secret" in one}
         files = [field for field in SECRET_FIELDS[:3] if field in workload.config()]
         if workload.setting("plaintext", "false") == "true":
-            if secrets or files:
+            if secrets or files or "authorities" in workload.volumes():
                 yield f"{workload.name} is plaintext and has {sorted(secrets) + files}"
             continue
+        # A Secret with a certificate is written anew by who issues it, and its ca.crt with it.
+        own, *_ = workload.config().get("certificate_file", [""])
+        for path in workload.config().get("authorities_file", []):
+            if path.rpartition("/")[0] == own.rpartition("/")[0]:
+                yield f"{workload.name} trusts only whoever its own certificate is of"
         if len(files) != 3:
             yield f"{workload.name} chooses neither TLS nor plaintext"
         wanted = {f"{workload.name}-tls"} | (
@@ -232,20 +342,8 @@ def listening(cluster):
         yield f"worker advertises {advertised}"
 
 
-def calls(cluster):
-    """(caller, callee, port): what configurations name, and what goes by registered address."""
-    worker_port = cluster.workload("worker").ports()["grpc"]
-    found = {("router", "worker", worker_port), ("scheduler", "worker", worker_port)}
-    for workload in cluster.workloads():
-        for address in workload.config().get("routers", []) + workload.config().get(
-                "scheduler", []):
-            name, _, port = address.removeprefix("dns:///").partition(":")
-            found.add((workload.name, name, int(port)))
-    return sorted(found)
-
-
 def peers(cluster):
-    for caller, callee, port in calls(cluster):
+    for caller, callee, port in reach.calls(cluster):
         service = cluster.find("Service", callee)
         if service is None or port not in [one["port"] for one in service["spec"]["ports"]]:
             yield f"{caller} names {callee}:{port}, which no service has"
@@ -258,34 +356,9 @@ def peers(cluster):
                     yield f"{workload.name} calls {address} without dns:///"
 
 
-def network(cluster):
-    policies = [one["spec"] for one in cluster.of_kind("NetworkPolicy")]
-    if not any(one["podSelector"] == {} and set(one["policyTypes"]) == {"Ingress", "Egress"}
-               for one in policies):
-        yield "what no policy names is allowed"
-    allowed = {"ingress": set(), "egress": set()}
-    for policy in policies:
-        for workload in cluster.workloads():
-            if policy["podSelector"] == {} or not selects(policy["podSelector"], workload.labels):
-                continue
-            for direction, side in (("ingress", "from"), ("egress", "to")):
-                for rule in policy.get(direction, []):
-                    for other in cluster.workloads():
-                        if any(selects(one["podSelector"], other.labels)
-                               for one in rule[side] if "podSelector" in one):
-                            pair = (other.name, workload.name)
-                            allowed[direction] |= {
-                                (*(pair if direction == "ingress" else pair[::-1]), one["port"])
-                                for one in rule["ports"]}
-    for direction, edges in allowed.items():
-        for edge in sorted(set(calls(cluster)) - edges):
-            yield "%s to %s:%d is not allowed as " % edge + direction
-        for edge in sorted(edges - set(calls(cluster))):
-            yield "%s to %s:%d is allowed as " % edge + direction + " without need"
-
-
-POLICIES = (probes, security, resources, drain, disruption, scheduling, volumes, variables, paths,
-            trust, services, listening, peers, network)
+POLICIES = (probes, patience, security, resources, drain, disruption, scheduling, claims, volumes,
+            variables, paths, model, trust, services, listening, peers, reach.names, reach.network,
+            reach.outside)
 
 
 def findings(cluster):

@@ -64,13 +64,18 @@ def _text(record):
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def write(path):
+    """Keeps what was measured."""
+    path = pathlib.Path(path)
+    record = {"bench": path.stem, **_context(), **_measured}
+    path.write_text(_text(record), encoding="utf-8")
+
+
 def main():
     """unittest.main() of a test whose own arguments are taken from sys.argv already."""
     flags = [word for word in sys.argv[1:] if word.startswith(FLAG)]
     sys.argv = [word for word in sys.argv if not word.startswith(FLAG)]
     result = unittest.main(exit=False).result
     if flags and result.wasSuccessful() and not result.skipped:
-        path = pathlib.Path(flags[-1].removeprefix(FLAG))
-        record = {"bench": path.stem, **_context(), **_measured}
-        path.write_text(_text(record), encoding="utf-8")
+        write(flags[-1].removeprefix(FLAG))
     sys.exit(not result.wasSuccessful())

@@ -48,13 +48,12 @@ class RotationTest(pod_cases.PodsCase):
         """Secrets of all pods, what is not named as it was; waits until everybody has looked."""
         changed = dict(self.node.secrets)
         if signed_by is not None:
-            for name, files in secrets.of_cluster(self.cluster, signed_by).items():
-                if name.endswith("-tls"):
-                    changed[name] = files | {"ca.crt": changed[name]["ca.crt"]}
+            # With the new authority as their ca.crt, as who issues certificates writes it.
+            changed |= {name: files
+                        for name, files in secrets.of_cluster(self.cluster, signed_by).items()
+                        if name.endswith("-tls")}
         if trusted is not None:
-            for name in changed:
-                if name.endswith("-tls"):
-                    changed[name] = changed[name] | {"ca.crt": trusted}
+            changed["authorities"] = {"ca.crt": trusted}
         if tokens is not None:
             changed["gateway-tokens"] = changed["gateway-tokens"] | {"trainer": "\n".join(tokens)}
         self.node.replace_secrets(changed)

@@ -1,4 +1,5 @@
-"""Secrets as an operator makes them: certificates of one authority, and tokens."""
+"""What an operator makes beside the manifests: certificates of one authority, whom to trust, and
+tokens."""
 
 import functools
 import pathlib
@@ -9,6 +10,8 @@ import tempfile
 # Where manifests mount them.
 MOUNTED = "/run/secrets/lockstep"
 SCRAPER = {"scraper": "token-of-the-scraper"}
+# What Prometheus sends.
+PROMETHEUS = {"token": "token-of-the-scraper"}
 TOKENS = {"trainer": "token-of-the-trainer", "operator": "token-of-the-operator"}
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
@@ -54,9 +57,10 @@ def authority():
 
 
 def of_cluster(cluster, signed_by=None):
-    """{name: {file: content}} of all Secrets that a cluster's pods mount; certificates by the
-    authority of this test run, or another one."""
-    found = {}
+    """{name: {file: content}} of all that a cluster's pods and who proves it mount and manifests do
+    not make; certificates by the authority of this test run, or another one."""
+    found = {"authorities": {"ca.crt": (signed_by or authority()).certificate.read_text()},
+             "prometheus-token": PROMETHEUS, "verify-token": {"token": TOKENS["operator"]}}
     for workload in cluster.workloads():
         for volume in workload.volumes().values():
             name = volume.get("secret", {}).get("secretName", "")
@@ -70,8 +74,10 @@ def of_cluster(cluster, signed_by=None):
 
 
 def write(folder, role):
-    """Writes tls/, tokens/ and scrapers/ of one role into `folder`."""
-    for name, files in (("tls", authority().tls(role)), ("tokens", TOKENS), ("scrapers", SCRAPER)):
+    """Writes tls/, authorities/, tokens/ and scrapers/ of one role into `folder`."""
+    trust = {"ca.crt": authority().certificate.read_text()}
+    for name, files in (("tls", authority().tls(role)), ("authorities", trust), ("tokens", TOKENS),
+                        ("scrapers", SCRAPER)):
         (pathlib.Path(folder) / name).mkdir()
         for file, text in files.items():
             (pathlib.Path(folder) / name / file).write_text(text, encoding="utf-8")
