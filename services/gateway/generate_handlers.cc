@@ -5,15 +5,15 @@
 namespace lockstep::gateway {
 namespace {
 
-absl::StatusOr<std::shared_ptr<Generation>> Begin(const RequestStarter& starter,
-                                                  const v1::GenerateRequest& request,
-                                                  const rpc::CallScope& scope) {
+absl::StatusOr<RequestStarter::Started> Begin(const RequestStarter& starter,
+                                              const v1::GenerateRequest& request,
+                                              const rpc::CallScope& scope) {
   return starter.Generate(request, starter.ScopeToRun(scope), AnswerForm::kWhole);
 }
 
-absl::StatusOr<std::shared_ptr<Generation>> Begin(const RequestStarter& starter,
-                                                  const v1::ScoreRequest& request,
-                                                  const rpc::CallScope& scope) {
+absl::StatusOr<RequestStarter::Started> Begin(const RequestStarter& starter,
+                                              const v1::ScoreRequest& request,
+                                              const rpc::CallScope& scope) {
   return starter.Score(request, scope);
 }
 
@@ -54,23 +54,23 @@ absl::StatusOr<v1::ScoreResponse> AnswerOf(const Generation& generation) {
 
 template <typename Request, typename Response>
 void AnswerHandler<Request, Response>::Start() {
-  auto generation = Begin(*starter_, this->request(), this->scope());
-  if (!generation.ok()) return this->Respond(generation.status());
-  generation_ = *std::move(generation);
-  auto observer = std::make_shared<FinishObserver>([self = rpc::SharedFrom(this)] {
-    const Generation& ended = *self->generation_;
-    self->starter_->Settle(ended);
-    absl::Status status = ended.Outcome();
-    const AnswerBytes bytes = ended.MeasureAnswer();
-    if (status.ok()) {
-      status = CheckAnswerFits(bytes, kFormOf<Response>, *ended.context().limits);
-    }
-    if (!status.ok()) return self->Respond(std::move(status));
-    self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(bytes.whole),
-                                [self] { self->Respond(AnswerOf<Response>(*self->generation_)); });
-  });
+  auto started = Begin(*starter_, this->request(), this->scope());
+  if (!started.ok()) return this->Respond(started.status());
+  generation_ = std::move(started->generation);
+  auto observer = std::make_shared<FinishObserver>(
+      [self = rpc::SharedFrom(this)](const std::shared_ptr<const Generation>& ended) {
+        self->starter_->Settle(*ended);
+        absl::Status status = ended->Outcome();
+        const AnswerBytes bytes = ended->MeasureAnswer();
+        if (status.ok()) {
+          status = CheckAnswerFits(bytes, kFormOf<Response>, *ended->context().limits);
+        }
+        if (!status.ok()) return self->Respond(std::move(status));
+        self->long_work_->RunOrPost(LongWorkThread::IsShortAnswer(bytes.whole),
+                                    [self, ended] { self->Respond(AnswerOf<Response>(*ended)); });
+      });
   observer_ = observer.get();
-  generation_->Subscribe(std::move(observer));
+  generation_->Subscribe(std::move(observer), started->deadline);
 }
 
 template <typename Request, typename Response>
@@ -91,9 +91,9 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
   explicit Observer(std::shared_ptr<GenerateStreamHandler> handler)
       : handler_(std::move(handler)) {}
   void OnDelta(v1::GenerateDelta delta) override { handler_->Send(std::move(delta)); }
-  void OnFinished() override {
-    handler_->starter_->Settle(*handler_->generation_);
-    handler_->Finish(handler_->generation_->Outcome());
+  void OnFinished(const std::shared_ptr<const Generation>& ended) override {
+    handler_->starter_->Settle(*ended);
+    handler_->Finish(ended->Outcome());
   }
   bool wants_deltas() const override { return true; }
 
@@ -102,17 +102,17 @@ class GenerateStreamHandler::Observer final : public GenerationObserver {
 };
 
 void GenerateStreamHandler::Start() {
-  auto generation =
+  auto started =
       starter_->Generate(request(), starter_->ScopeToRun(scope()), AnswerForm::kAsItComes);
-  if (!generation.ok()) return Finish(generation.status());
-  generation_ = *std::move(generation);
+  if (!started.ok()) return Finish(started.status());
+  generation_ = std::move(started->generation);
   v1::GenerateDelta first;
   *first.mutable_header() = generation_->Header();
   first.set_index(generation_->context().request.first_sample_index);
   Send(std::move(first));
   auto observer = std::make_shared<Observer>(rpc::SharedFrom(this));
   observer_ = observer.get();
-  generation_->Subscribe(std::move(observer));
+  generation_->Subscribe(std::move(observer), started->deadline);
 }
 
 void GenerateStreamHandler::Send(v1::GenerateDelta delta) {

@@ -14,13 +14,14 @@ namespace lockstep::gateway {
 // Waits for the end of a generation, then calls a function once.
 class FinishObserver final : public GenerationObserver {
  public:
-  explicit FinishObserver(absl::AnyInvocable<void()> done) : done_(std::move(done)) {}
+  using Done = absl::AnyInvocable<void(const std::shared_ptr<const Generation>& ended)>;
+  explicit FinishObserver(Done done) : done_(std::move(done)) {}
   void OnDelta(v1::GenerateDelta) override {}
-  void OnFinished() override { done_(); }
+  void OnFinished(const std::shared_ptr<const Generation>& ended) override { done_(ended); }
   bool wants_deltas() const override { return false; }
 
  private:
-  absl::AnyInvocable<void()> done_;
+  Done done_;
 };
 
 // One request, one answer: Generate and Score.

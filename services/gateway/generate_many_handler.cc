@@ -14,14 +14,6 @@ constexpr int64_t kSlotsMax = 65536;
 // Answers are cut between samples when they grow beyond this.
 constexpr size_t kPartBytes = size_t{1} << 20;
 
-// What of the stream's options may end a group early; empty when nothing does. Such a group is not
-// shared with a caller who wants the whole answer.
-std::string SelectionOf(v1::GenerateManyOptions options) {
-  if (options.samples_per_group() == 0 && options.groups_total() == 0) return {};
-  options.clear_slots_max();
-  return BodyDigest(options);
-}
-
 // Why the n-th message, from 0, is no prompt. Its client knows it by its place alone.
 absl::Status FaultOf(const rpc::Received<v1::GenerateManyRequest>& received, int64_t n) {
   absl::Status fault;
@@ -67,7 +59,9 @@ class GenerateManyHandler::Observer final : public GenerationObserver {
   void OnDelta(v1::GenerateDelta delta) override {
     if (delta.has_finished()) handler_->SampleEnded(request_id_, delta.finished());
   }
-  void OnFinished() override { handler_->ItemFinished(request_id_); }
+  void OnFinished(const std::shared_ptr<const Generation>& ended) override {
+    handler_->ItemFinished(request_id_, ended);
+  }
   bool wants_deltas() const override { return wants_samples_; }
 
  private:
@@ -90,8 +84,12 @@ void GenerateManyHandler::OnMessage(rpc::Received<v1::GenerateManyRequest>& rece
   } else {
     {
       base::MutexLock lock(&items_mutex_);
-      absl::Status fault = FaultOf(received, messages_);
-      pending_.push_back({std::move(request), std::move(fault)});
+      Pending pending{.fault = FaultOf(received, messages_),
+                      .arrival = starter_->meter().Arrive(scope().deadline)};
+      // What is sent later may start earlier, so the order is given here.
+      if (pending.fault.ok()) pending.place = order_.Add();
+      pending.request = std::move(request);
+      pending_.push_back(std::move(pending));
     }
     AskForSlots();
   }
@@ -133,6 +131,7 @@ void GenerateManyHandler::ItemStarted() {
 
 void GenerateManyHandler::StartPending() {
   Pending next;
+  absl::Status refusal;
   bool closed;
   {
     base::MutexLock lock(&items_mutex_);
@@ -142,19 +141,41 @@ void GenerateManyHandler::StartPending() {
       next = std::move(pending_.front());
       pending_.pop_front();
       ++slots_used_;
+      if (next.fault.ok()) refusal = TakeIdLocked(next.request);
     }
   }
   // The stream closed while the wish was on its way, perhaps after it had left the pool.
   if (closed) return pool_->Leave(this);
-  if (!next.fault.ok()) {
-    return SendError("", next.fault, starter_->meter().Arrive(scope().deadline));
-  }
+  if (!next.fault.ok()) return SendError("", next.fault, next.arrival);
+  if (!refusal.ok()) return Refuse(next, refusal);
   if (LongWorkThread::IsShortText(next.request.generate().prompt_text().size()))
-    return StartItem(next.request);
-  long_work_->Post([self = rpc::SharedFrom(this), request = std::move(next.request)] {
-    self->StartItem(request);
+    return StartItem(next);
+  long_work_->Post([self = rpc::SharedFrom(this), item = std::move(next)] {
+    self->StartItem(item);
     self->ItemStarted();
   });
+}
+
+absl::Status GenerateManyHandler::TakeIdLocked(const v1::GenerateManyRequest& request) {
+  const std::string& request_id = request.generate().request_id();
+  if (!(request.timeout_seconds() >= 0)) {  // Also what is not a number.
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout_seconds: ", request.timeout_seconds(), " is outside [0, infinity]"));
+  }
+  if (request_id.empty()) {
+    return absl::InvalidArgumentError("generate.request_id: required on a stream, but empty");
+  }
+  if (items_.try_emplace(request_id).second) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("generate.request_id: \"", request_id, "\" is in work on this stream already"));
+}
+
+void GenerateManyHandler::Refuse(const Pending& item, const absl::Status& why) {
+  {
+    base::MutexLock lock(&items_mutex_);
+    order_.Refuse(item.place);
+  }
+  SendError(item.request.generate().request_id(), why, item.arrival);
 }
 
 absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& options) {
@@ -178,58 +199,36 @@ absl::Status GenerateManyHandler::TakeOptions(const v1::GenerateManyOptions& opt
   return absl::OkStatus();
 }
 
-void GenerateManyHandler::StartItem(const v1::GenerateManyRequest& request) {
+void GenerateManyHandler::StartItem(const Pending& pending) {
+  const v1::GenerateManyRequest& request = pending.request;
   const std::string& request_id = request.generate().request_id();
-  const RequestMeter::Arrival arrival = starter_->meter().Arrive(scope().deadline);
-  if (!(request.timeout_seconds() >= 0)) {  // Also what is not a number.
-    return SendError(
-        request_id,
-        absl::InvalidArgumentError(absl::StrCat("timeout_seconds: ", request.timeout_seconds(),
-                                                " is outside [0, infinity]")),
-        arrival);
-  }
-  bool wants_samples = false;
-  bool is_new = false;
-  std::string selection;
-  {
-    base::MutexLock lock(&items_mutex_);
-    wants_samples = options_.samples_per_group() > 0;
-    selection = SelectionOf(options_);
-    is_new = !request_id.empty() && items_.try_emplace(request_id).second;
-  }
-  if (!is_new) {
-    return SendError(request_id,
-                     absl::InvalidArgumentError(
-                         request_id.empty() ? "generate.request_id: required on a stream, but empty"
-                                            : absl::StrCat("generate.request_id: \"", request_id,
-                                                           "\" is in work on this stream already")),
-                     arrival);
-  }
   rpc::CallScope item_scope = starter_->ScopeToRun(scope());
   if (request.timeout_seconds() > 0) {
-    item_scope.deadline =
-        std::min(item_scope.deadline, clock_->Now() + absl::Seconds(request.timeout_seconds()));
+    item_scope.deadline = std::min(item_scope.deadline,
+                                   pending.arrival.at + absl::Seconds(request.timeout_seconds()));
   }
-  auto generation =
-      starter_->Generate(request.generate(), item_scope, AnswerForm::kBySample, selection);
-  if (!generation.ok()) {
+  auto started = starter_->Generate(request.generate(), item_scope, AnswerForm::kBySample);
+  if (!started.ok()) {
     {
       base::MutexLock lock(&items_mutex_);
       items_.erase(request_id);
     }
-    return SendError(request_id, generation.status(), arrival);
+    return Refuse(pending, started.status());
   }
-  auto observer = std::make_shared<Observer>(rpc::SharedFrom(this), request_id, wants_samples);
+  const std::shared_ptr<Generation>& generation = started->generation;
+  std::shared_ptr<Observer> observer;
   {
     base::MutexLock lock(&items_mutex_);
+    const bool wants_samples = options_.samples_per_group() > 0;
+    observer = std::make_shared<Observer>(rpc::SharedFrom(this), request_id, wants_samples);
     Item& item = items_[request_id];
-    item.generation = *generation;
-    item.observer = observer.get();
-    item.arrival = arrival;
-    item.order = groups_accepted_++;
-    item.done.assign((*generation)->context().request.n, false);
+    item.generation = generation;
+    item.observer = observer;
+    item.arrival = pending.arrival;
+    item.place = pending.place;
+    item.done.assign(generation->context().request.n, false);
   }
-  (*generation)->Subscribe(std::move(observer));
+  generation->Subscribe(std::move(observer), started->deadline);
 }
 
 bool GenerateManyHandler::EnoughLocked(const Item& item) const {
@@ -241,7 +240,11 @@ bool GenerateManyHandler::EnoughLocked(const Item& item) const {
 }
 
 bool GenerateManyHandler::EnoughGroupsLocked() const {
-  return options_.groups_total() > 0 && groups_finished_ >= options_.groups_total();
+  // Which groups are kept must not depend on which of them happen to be quick.
+  const int64_t finished = options_.select() == v1::SELECT_ORDER_LOWEST_INDEX
+                               ? order_.finished_in_order_count()
+                               : order_.finished_count();
+  return options_.groups_total() > 0 && finished >= options_.groups_total();
 }
 
 void GenerateManyHandler::SampleEnded(const std::string& request_id, const v1::Sample& sample) {
@@ -255,28 +258,22 @@ void GenerateManyHandler::SampleEnded(const std::string& request_id, const v1::S
   item.enough = EnoughLocked(item);
 }
 
-void GenerateManyHandler::ItemFinished(const std::string& request_id) {
-  std::shared_ptr<Generation> generation;
+void GenerateManyHandler::ItemFinished(const std::string& request_id,
+                                       const std::shared_ptr<const Generation>& ended) {
   RequestMeter::Arrival arrival;
   {
     base::MutexLock lock(&items_mutex_);
     const auto found = items_.find(request_id);
     if (found == items_.end()) return;
-    generation = std::move(found->second.generation);
     arrival = found->second.arrival;
-    // Which groups are kept must not depend on which of them happen to be quick.
-    const bool may_be_kept = options_.select() != v1::SELECT_ORDER_LOWEST_INDEX ||
-                             found->second.order < options_.groups_total();
-    groups_finished_ += may_be_kept;
+    order_.Finish(found->second.place);
     items_.erase(found);
   }
-  starter_->Settle(*generation);
-  AnswerBytes bytes = generation->MeasureAnswer();
+  starter_->Settle(*ended);
+  AnswerBytes bytes = ended->MeasureAnswer();
   const bool is_short = LongWorkThread::IsShortAnswer(bytes.whole);
-  long_work_->RunOrPost(
-      is_short, [self = rpc::SharedFrom(this), generation, bytes = std::move(bytes), arrival] {
-        self->SendAnswer(*generation, bytes, arrival);
-      });
+  long_work_->RunOrPost(is_short, [self = rpc::SharedFrom(this), ended, bytes = std::move(bytes),
+                                   arrival] { self->SendAnswer(*ended, bytes, arrival); });
 }
 
 void GenerateManyHandler::SendAnswer(const Generation& generation, const AnswerBytes& bytes,
@@ -351,7 +348,8 @@ void GenerateManyHandler::Proceed() {
     base::MutexLock lock(&items_mutex_);
     const bool enough_groups = EnoughGroupsLocked();
     const bool done = half_closed_ || enough_groups;
-    // A prompt that was read is answered, unless nothing more is wanted.
+    // A prompt that was read is answered, unless nothing more is wanted: then it ran no more than
+    // one that was not read.
     const bool waits = !pending_.empty();
     finish = (done || draining_) && slots_used_ == 0 && (!waits || enough_groups);
     if (!done && draining_) status = absl::UnavailableError("this gateway is draining");
@@ -378,7 +376,7 @@ void GenerateManyHandler::OnClosed(const absl::Status& status) {
       if (sent.last_of.has_value()) meter.Count({status.code(), sent.last_of->took});
     }
     if (!status.ok()) {
-      for (size_t i = 0; i < pending_.size(); ++i) meter.Count({.code = status.code()});
+      for (const Pending& pending : pending_) meter.Count(pending.arrival, status);
     }
     pending_.clear();
   }
@@ -395,26 +393,28 @@ void GenerateManyHandler::LeaveItems(const absl::Status& status) {
   }
   for (auto& [id, item] : items) {
     if (item.generation == nullptr) continue;  // It is being started, and left after that.
-    item.generation->Unsubscribe(item.observer);
+    item.generation->Unsubscribe(item.observer.get());
     starter_->meter().Count(item.arrival, status);
   }
 }
 
 void GenerateManyHandler::Tick(absl::Time now, bool draining) {
-  std::vector<std::shared_ptr<Generation>> ending;
+  std::vector<std::pair<std::shared_ptr<Generation>, std::shared_ptr<Observer>>> ending;
   bool idle = false;
   {
     base::MutexLock lock(&items_mutex_);
     const bool enough_groups = EnoughGroupsLocked();
     for (auto& [id, item] : items_) {
       if ((item.enough || enough_groups) && item.generation != nullptr) {
-        ending.push_back(item.generation);
+        ending.emplace_back(item.generation, item.observer);
       }
     }
     draining_ = draining;
     idle = !sent_.empty() && now - sent_.front().since > limits_.idle_timeout;
   }
-  for (const auto& generation : ending) generation->EndEarly(v1::FINISH_REASON_PARTIAL);
+  for (const auto& [generation, observer] : ending) {
+    generation->EndFor(observer.get(), v1::FINISH_REASON_PARTIAL);
+  }
   if (draining) Proceed();
   if (idle) {
     const absl::Status unread =

@@ -11,6 +11,7 @@
 #include "common/rpc/handler.h"
 #include "common/rpc/received.h"
 #include "lockstep/v1/rollout.pb.h"
+#include "services/gateway/group_order.h"
 #include "services/gateway/long_work_thread.h"
 #include "services/gateway/request_starter.h"
 #include "services/gateway/slot_pool.h"
@@ -62,8 +63,8 @@ class GenerateManyHandler final
   class Observer;
   struct Item {
     std::shared_ptr<Generation> generation;
-    const GenerationObserver* observer = nullptr;
-    int64_t order = 0;         // Among the groups accepted on this stream, from 0.
+    std::shared_ptr<Observer> observer;
+    int64_t place = 0;         // In order_.
     int64_t samples_done = 0;  // Ended by themselves.
     std::vector<bool> done;    // One a sample.
     bool enough = false;       // The group may end early.
@@ -72,7 +73,9 @@ class GenerateManyHandler final
   // A message that was read, and waits for a slot of the pool.
   struct Pending {
     v1::GenerateManyRequest request;
-    absl::Status fault;  // Of a message that is no prompt, and so has no request_id.
+    absl::Status fault;  // Of a message that is no prompt, and so has no request_id and no place.
+    int64_t place = 0;   // In order_.
+    RequestMeter::Arrival arrival;
   };
   // A message under way; the last one of an answer frees the slot.
   struct Sent {
@@ -97,9 +100,13 @@ class GenerateManyHandler final
   void StartPending();
   // After StartItem, where nothing else follows it.
   void ItemStarted();
-  void StartItem(const v1::GenerateManyRequest& request);
+  // Its id is in work from now on, unless it is refused.
+  absl::Status TakeIdLocked(const v1::GenerateManyRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(items_mutex_);
+  void StartItem(const Pending& pending);
+  void Refuse(const Pending& item, const absl::Status& why);
   void SampleEnded(const std::string& request_id, const v1::Sample& sample);
-  void ItemFinished(const std::string& request_id);
+  void ItemFinished(const std::string& request_id, const std::shared_ptr<const Generation>& ended);
   void SendAnswer(const Generation& generation, const AnswerBytes& bytes,
                   const RequestMeter::Arrival& arrival);
   void SendError(const std::string& request_id, const absl::Status& status,
@@ -126,9 +133,7 @@ class GenerateManyHandler final
   std::deque<Pending> pending_ ABSL_GUARDED_BY(items_mutex_);
   bool asked_ ABSL_GUARDED_BY(items_mutex_) = false;  // The pool has a wish of this stream.
   int64_t slots_used_ ABSL_GUARDED_BY(items_mutex_) = 0;
-  int64_t groups_accepted_ ABSL_GUARDED_BY(items_mutex_) = 0;
-  // Of those that `groups_total` may keep.
-  int64_t groups_finished_ ABSL_GUARDED_BY(items_mutex_) = 0;
+  GroupOrder order_ ABSL_GUARDED_BY(items_mutex_);
   int64_t messages_ ABSL_GUARDED_BY(items_mutex_) = 0;  // Read.
   bool draining_ ABSL_GUARDED_BY(items_mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(items_mutex_) = false;

@@ -22,6 +22,16 @@ constexpr size_t kFramingBytesOfSample = 8;
 // What the hops after this one keep back of a request's time, together.
 constexpr base::DeadlineMargin kHopsMargin = {.max = absl::Milliseconds(200), .fraction_max = 0.3};
 
+// Of what was opened with this deadline: it has come, or is so near that they have ended it.
+bool IsUp(absl::Time now, absl::Time opened, absl::Time deadline) {
+  return now - opened >= base::LeftForNextHop(deadline - opened, kHopsMargin);
+}
+
+v1::SequenceDelta WithoutEnd(v1::SequenceDelta delta) {
+  delta.clear_end();
+  return delta;
+}
+
 }  // namespace
 
 // One sample on its way: the routes' view of a generation. Keeps the generation alive until its
@@ -47,45 +57,68 @@ Generation::Generation(std::shared_ptr<const RequestContext> context, Options op
       started_(deps_.clock->Now()),
       window_(CreditWindow(context_->request)),
       ledger_grants_(options_.credit == Credit::kLedger),
-      orphaned_since_(started_) {
+      deadline_(options_.deadline) {
   const int64_t n = context_->request.n;
   ledgers_.reserve(n);
   for (int64_t i = 0; i < n; ++i) ledgers_.emplace_back(context_, i);
-  granted_.assign(n, window_);
-  entry_epochs_.assign(n, 0);
-  reopens_.assign(n, 0);
+  routes_.assign(n, {.granted = window_});
 }
+
+Generation::Generation(const Generation& running, std::vector<SampleLedger> ended,
+                       v1::FinishReason reason)
+    : context_(running.context_),
+      options_(running.options_),
+      deps_(running.deps_),
+      started_(running.started_),
+      window_(running.window_),
+      ledgers_(std::move(ended)),
+      ledger_grants_(running.ledger_grants_),
+      joining_(0),
+      deadline_(running.deadline_),
+      ended_count_(context_->request.n),
+      completed_count_(running.completed_count_),
+      time_is_up_(reason == v1::FINISH_REASON_ABORT) {}
 
 void Generation::Start() {
   const int64_t n = context_->request.n;
   deps_.metrics->samples_open.Add(static_cast<double>(n));
   deps_.metrics->prompt_tokens.Increment(static_cast<double>(context_->request.prompt_ids.size()));
-  // The routes do not call back from inside Open, so the handles are known before any result.
   base::MutexLock lock(&mutex_);
-  std::vector<SequenceRoutes::Item> items;
-  for (int64_t i = 0; i < n; ++i) {
-    items.push_back({std::make_shared<Run>(shared_from_this(), i), OpenLocked(i)});
-  }
-  first_handle_ = deps_.routes->Open(std::move(items));
+  RouteLocked(0, n);
   started_routes_ = true;
 }
 
-void Generation::Subscribe(std::shared_ptr<GenerationObserver> observer) {
-  std::vector<Subscriber> finished;
+void Generation::RouteLocked(int64_t first, int64_t count) {
+  std::vector<SequenceRoutes::Item> items;
+  for (int64_t i = first; i < first + count; ++i) {
+    items.push_back({std::make_shared<Run>(shared_from_this(), i), OpenLocked(i)});
+  }
+  // The routes do not call back from inside Open, so the handles are known before any result.
+  uint64_t handle = deps_.routes->Open(std::move(items));
+  for (int64_t i = first; i < first + count; ++i) routes_[i].handle = handle++;
+}
+
+bool Generation::Join(absl::Time deadline) {
+  base::MutexLock lock(&mutex_);
+  if (FinishedLocked() ? completed_count_ < context_->request.n : time_is_up_) return false;
+  ++joining_;
+  deadline_ = std::max(deadline_, deadline);
+  orphaned_since_ = absl::InfiniteFuture();
+  return true;
+}
+
+void Generation::Subscribe(std::shared_ptr<GenerationObserver> observer, absl::Time deadline) {
+  std::vector<Ended> ended;
   {
     base::MutexLock lock(&mutex_);
-    orphaned_since_ = absl::InfiniteFuture();
-    subscribers_.push_back({std::move(observer), {}});
+    --joining_;
+    subscribers_.push_back({.observer = std::move(observer), .deadline = deadline});
     Subscriber& subscriber = subscribers_.back();
     subscriber.positions.resize(ledgers_.size());
-    if (subscriber.observer->wants_deltas()) {
-      for (size_t i = 0; i < ledgers_.size(); ++i) {
-        TellLocked(static_cast<int64_t>(i), &subscriber);
-      }
-    }
-    finished = TakeFinishedLocked();
+    for (size_t i = 0; i < ledgers_.size(); ++i) Tell(ledgers_[i], i, &subscriber);
+    ended = TakeFinishedLocked();
   }
-  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  Tell(ended);
 }
 
 void Generation::Unsubscribe(const GenerationObserver* observer) {
@@ -94,25 +127,68 @@ void Generation::Unsubscribe(const GenerationObserver* observer) {
     base::MutexLock lock(&mutex_);
     std::erase_if(subscribers_,
                   [observer](const Subscriber& s) { return s.observer.get() == observer; });
-    if (subscribers_.empty()) {
-      orphaned_since_ = deps_.clock->Now();
-      end = context_->request.request_id_minted;
-    }
+    NoteOrphanedLocked();
+    end = context_->request.request_id_minted && subscribers_.empty();
   }
   if (end) EndEarly(v1::FINISH_REASON_ABORT);
 }
 
-absl::Time Generation::orphaned_since() const {
-  base::MutexLock lock(&mutex_);
-  return orphaned_since_;
+void Generation::NoteOrphanedLocked() {
+  if (subscribers_.empty() && joining_ == 0) orphaned_since_ = deps_.clock->Now();
+}
+
+void Generation::EndFor(const GenerationObserver* observer, v1::FinishReason reason) {
+  std::vector<Ended> ended;
+  {
+    base::MutexLock lock(&mutex_);
+    const auto found = std::find_if(subscribers_.begin(), subscribers_.end(),
+                                    [&](const auto& s) { return s.observer.get() == observer; });
+    if (found == subscribers_.end()) return;
+    if (subscribers_.size() == 1 && joining_ == 0) {
+      EndAllLocked(reason);
+      ended = TakeFinishedLocked();
+    } else {
+      ended.push_back(CutLocked(found - subscribers_.begin(), reason));
+    }
+  }
+  Tell(ended);
+}
+
+void Generation::EndLate(absl::Duration orphan_grace) {
+  std::vector<Ended> ended;
+  {
+    base::MutexLock lock(&mutex_);
+    const absl::Time now = deps_.clock->Now();
+    if (now > deadline_ || now - orphaned_since_ > orphan_grace) {
+      EndAllLocked(v1::FINISH_REASON_ABORT);
+      ended = TakeFinishedLocked();
+    }
+    for (size_t i = subscribers_.size(); i-- > 0;) {
+      if (now > subscribers_[i].deadline) ended.push_back(CutLocked(i, v1::FINISH_REASON_ABORT));
+    }
+    if (!ended.empty()) NoteOrphanedLocked();
+  }
+  Tell(ended);
+}
+
+Generation::Ended Generation::CutLocked(size_t subscriber, v1::FinishReason reason) {
+  Subscriber cut = std::move(subscribers_[subscriber]);
+  subscribers_.erase(subscribers_.begin() + static_cast<std::ptrdiff_t>(subscriber));
+  std::vector<SampleLedger> ledgers = ledgers_;
+  for (size_t i = 0; i < ledgers.size(); ++i) {
+    ledgers[i].End(reason);
+    Tell(ledgers[i], i, &cut);
+  }
+  return {std::move(cut.observer),
+          std::shared_ptr<const Generation>(new Generation(*this, std::move(ledgers), reason))};
 }
 
 void Generation::Grant(int64_t sample, int64_t tokens) {
   base::MutexLock lock(&mutex_);
   if (ledger_grants_) return;
-  granted_[sample] += tokens;
+  routes_[sample].granted += tokens;
   if (started_routes_ && !ledgers_[sample].ended()) {
-    deps_.routes->AddCredit(first_handle_ + sample, tokens);
+    deps_.routes->AddCredit(routes_[sample].handle, tokens);
   }
 }
 
@@ -122,7 +198,7 @@ void Generation::LetLedgerGrant() {
   if (!started_routes_) return;
   for (int64_t i = 0; i < context_->request.n; ++i) {
     const int64_t tokens = RefillLocked(i);
-    if (tokens > 0) deps_.routes->AddCredit(first_handle_ + i, tokens);
+    if (tokens > 0) deps_.routes->AddCredit(routes_[i].handle, tokens);
   }
 }
 
@@ -133,66 +209,80 @@ int64_t Generation::TakeCredit(int64_t sample) {
 
 int64_t Generation::RefillLocked(int64_t sample) {
   const SampleLedger& ledger = ledgers_[sample];
-  const int64_t left = granted_[sample] - ledger.token_count();
+  const int64_t left = routes_[sample].granted - ledger.token_count();
   if (ledger.ended() || left > window_ / 2) return 0;
-  granted_[sample] += window_ - left;
+  routes_[sample].granted += window_ - left;
   return window_ - left;
 }
 
 void Generation::EndEarly(v1::FinishReason reason) {
-  std::vector<Subscriber> finished;
+  std::vector<Ended> ended;
   {
     base::MutexLock lock(&mutex_);
-    for (int64_t i = 0; i < context_->request.n; ++i) EndLocked(i, reason, absl::OkStatus());
-    finished = TakeFinishedLocked();
+    EndAllLocked(reason);
+    ended = TakeFinishedLocked();
   }
-  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  Tell(ended);
+}
+
+void Generation::EndAllLocked(v1::FinishReason reason) {
+  for (int64_t i = 0; i < context_->request.n; ++i) EndLocked(i, reason, absl::OkStatus());
 }
 
 std::optional<v1::RouteOpen> Generation::Reopen(int64_t sample) {
-  std::vector<Subscriber> finished;
+  std::vector<Ended> ended;
   {
     base::MutexLock lock(&mutex_);
     if (ledgers_[sample].ended()) return std::nullopt;
-    if (++reopens_[sample] <= options_.retry_budget) {
+    if (++routes_[sample].reopens <= options_.retry_budget) {
       ledgers_[sample].CountResumption();
       deps_.metrics->resubmissions.Increment();
       return OpenLocked(sample);
     }
-    EndLocked(sample, v1::FINISH_REASON_ERROR,
-              absl::UnavailableError(absl::StrCat("the sample lost its router ", reopens_[sample],
-                                                  " times, at most ", options_.retry_budget)));
-    finished = TakeFinishedLocked();
+    EndLocked(
+        sample, v1::FINISH_REASON_ERROR,
+        absl::UnavailableError(absl::StrCat("the sample lost its router ", routes_[sample].reopens,
+                                            " times, at most ", options_.retry_budget)));
+    ended = TakeFinishedLocked();
   }
-  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  Tell(ended);
   return std::nullopt;
 }
 
 v1::RouteOpen Generation::OpenLocked(int64_t sample) {
   const SampleLedger& ledger = ledgers_[sample];
+  Route& route = routes_[sample];
+  route.opened = deps_.clock->Now();
+  route.deadline = deadline_;
   v1::RouteOpen open;
   *open.mutable_sequence() = ledger.Spec();
-  open.mutable_sequence()->set_entry_epoch(entry_epochs_[sample]);
-  open.set_deadline_seconds(
-      std::max(0.001, absl::ToDoubleSeconds(options_.deadline - deps_.clock->Now())));
-  open.set_credit_tokens(granted_[sample] - ledger.token_count());
-  open.set_retry_budget(options_.retry_budget - reopens_[sample]);
+  open.mutable_sequence()->set_entry_epoch(route.entry_epoch);
+  open.set_deadline_seconds(std::max(0.001, absl::ToDoubleSeconds(route.deadline - route.opened)));
+  open.set_credit_tokens(route.granted - ledger.token_count());
+  open.set_retry_budget(options_.retry_budget - route.reopens);
   return open;
 }
 
 void Generation::Enter(int64_t sample, uint64_t epoch) {
   base::MutexLock lock(&mutex_);
-  entry_epochs_[sample] = epoch;
+  routes_[sample].entry_epoch = epoch;
+}
+
+bool Generation::GoesOnLocked(int64_t sample, const v1::SequenceDelta& delta) const {
+  const Route& route = routes_[sample];
+  return delta.end().reason() == v1::FINISH_REASON_ABORT && route.deadline < deadline_ &&
+         IsUp(deps_.clock->Now(), route.opened, route.deadline);
 }
 
 void Generation::Apply(int64_t sample, const v1::SequenceDelta& delta) {
-  std::vector<Subscriber> finished;
+  std::vector<Ended> ended;
   {
     base::MutexLock lock(&mutex_);
     SampleLedger& ledger = ledgers_[sample];
     if (ledger.ended()) return;
     const int64_t before = ledger.token_count();
-    const absl::Status status = ledger.Apply(delta);
+    const bool goes_on = GoesOnLocked(sample, delta);
+    const absl::Status status = ledger.Apply(goes_on ? WithoutEnd(delta) : delta);
     deps_.metrics->generated_tokens.Increment(static_cast<double>(ledger.token_count() - before));
     if (before == 0 && ledger.token_count() > 0) {
       deps_.metrics->first_token_seconds.Observe(deps_.clock->Now() - started_);
@@ -203,18 +293,22 @@ void Generation::Apply(int64_t sample, const v1::SequenceDelta& delta) {
       EndLocked(sample, v1::FINISH_REASON_ERROR, status);
     } else {
       if (ledger.ended()) CountEndLocked(sample);
+      if (goes_on) {
+        ledger.CountResumption();
+        RouteLocked(sample, 1);
+      }
       TellAllLocked(sample);
     }
-    finished = TakeFinishedLocked();
+    ended = TakeFinishedLocked();
   }
-  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  Tell(ended);
 }
 
 void Generation::EndLocked(int64_t sample, v1::FinishReason reason, const absl::Status& error) {
   SampleLedger& ledger = ledgers_[sample];
   if (ledger.ended()) return;
   ledger.End(reason, error);
-  if (started_routes_) deps_.routes->Cancel(first_handle_ + sample);
+  if (started_routes_) deps_.routes->Cancel(routes_[sample].handle);
   CountEndLocked(sample);
   TellAllLocked(sample);
 }
@@ -223,6 +317,10 @@ void Generation::CountEndLocked(int64_t sample) {
   ++ended_count_;
   const v1::FinishReason reason = ledgers_[sample].sample().finish_reason();
   if (reason == v1::FINISH_REASON_STOP || reason == v1::FINISH_REASON_LENGTH) ++completed_count_;
+  // An abort may be another one's doing; the time tells.
+  if (reason == v1::FINISH_REASON_ABORT) {
+    time_is_up_ |= IsUp(deps_.clock->Now(), routes_[sample].opened, deadline_);
+  }
   deps_.metrics->samples[reason].Increment();
   deps_.metrics->samples_open.Add(-1);
   if (reason == v1::FINISH_REASON_ERROR) {
@@ -234,18 +332,26 @@ void Generation::CountEndLocked(int64_t sample) {
 }
 
 void Generation::TellAllLocked(int64_t sample) {
-  for (Subscriber& subscriber : subscribers_) {
-    if (subscriber.observer->wants_deltas()) TellLocked(sample, &subscriber);
+  for (Subscriber& subscriber : subscribers_) Tell(ledgers_[sample], sample, &subscriber);
+}
+
+bool Generation::FinishedLocked() const { return ended_count_ == context_->request.n; }
+
+std::vector<Generation::Ended> Generation::TakeFinishedLocked() {
+  std::vector<Ended> ended;
+  if (!FinishedLocked()) return ended;
+  for (Subscriber& subscriber : std::exchange(subscribers_, {})) {
+    ended.push_back({std::move(subscriber.observer), shared_from_this()});
   }
+  return ended;
 }
 
-std::vector<Generation::Subscriber> Generation::TakeFinishedLocked() {
-  if (ended_count_ < context_->request.n) return {};
-  return std::exchange(subscribers_, {});
+void Generation::Tell(const std::vector<Ended>& ended) {
+  for (const Ended& one : ended) one.observer->OnFinished(one.answer);
 }
 
-void Generation::TellLocked(int64_t sample, Subscriber* subscriber) {
-  const SampleLedger& ledger = ledgers_[sample];
+void Generation::Tell(const SampleLedger& ledger, size_t sample, Subscriber* subscriber) {
+  if (!subscriber->observer->wants_deltas()) return;
   Subscriber::Position& told = subscriber->positions[sample];
   const Subscriber::Position now = {ledger.token_count(), ledger.prompt_position_count(),
                                     ledger.text().size(), ledger.ended()};
@@ -256,12 +362,12 @@ void Generation::TellLocked(int64_t sample, Subscriber* subscriber) {
 
 bool Generation::finished() const {
   base::MutexLock lock(&mutex_);
-  return ended_count_ == context_->request.n;
+  return FinishedLocked();
 }
 
 bool Generation::TimeIsUp() const {
-  const absl::Duration whole = options_.deadline - started_;
-  return deps_.clock->Now() - started_ >= base::LeftForNextHop(whole, kHopsMargin);
+  base::MutexLock lock(&mutex_);
+  return time_is_up_;
 }
 
 absl::Status Generation::Outcome() const {
@@ -286,29 +392,19 @@ int64_t Generation::memory_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-void Generation::EndSampleEarly(int64_t sample, v1::FinishReason reason) {
-  std::vector<Subscriber> finished;
-  {
-    base::MutexLock lock(&mutex_);
-    EndLocked(sample, reason, absl::OkStatus());
-    finished = TakeFinishedLocked();
-  }
-  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
-}
-
 int64_t Generation::EndStranded(v1::FinishReason reason) {
-  std::vector<Subscriber> finished;
+  std::vector<Ended> ended;
   int64_t count = 0;
   {
     base::MutexLock lock(&mutex_);
     for (int64_t i = 0; started_routes_ && i < context_->request.n; ++i) {
-      if (ledgers_[i].ended() || !deps_.routes->IsStranded(first_handle_ + i)) continue;
+      if (ledgers_[i].ended() || !deps_.routes->IsStranded(routes_[i].handle)) continue;
       EndLocked(i, reason, absl::OkStatus());
       ++count;
     }
-    finished = TakeFinishedLocked();
+    ended = TakeFinishedLocked();
   }
-  for (const Subscriber& subscriber : finished) subscriber.observer->OnFinished();
+  Tell(ended);
   return count;
 }
 

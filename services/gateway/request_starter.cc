@@ -46,16 +46,15 @@ rpc::CallScope RequestStarter::ScopeToRun(const rpc::CallScope& call) const {
   return scope.ok() ? *scope : call;
 }
 
-absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Generate(
-    const v1::GenerateRequest& request, const rpc::CallScope& scope, AnswerForm form,
-    const std::string& selection) const {
+absl::StatusOr<RequestStarter::Started> RequestStarter::Generate(const v1::GenerateRequest& request,
+                                                                 const rpc::CallScope& scope,
+                                                                 AnswerForm form) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
-  return Start(validator_.Generate(request, *limits), DigestOf(request) + selection, limits, scope,
-               form);
+  return Start(validator_.Generate(request, *limits), DigestOf(request), limits, scope, form);
 }
 
-absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Score(
-    const v1::ScoreRequest& request, const rpc::CallScope& scope) const {
+absl::StatusOr<RequestStarter::Started> RequestStarter::Score(const v1::ScoreRequest& request,
+                                                              const rpc::CallScope& scope) const {
   LOCKSTEP_ASSIGN_OR_RETURN(auto limits, cluster_->Limits());
   return Start(validator_.Score(request, *limits), DigestOf(request), limits, scope,
                AnswerForm::kScores);
@@ -66,7 +65,7 @@ absl::StatusOr<MeasuredRequest> RequestStarter::Measure(const v1::GenerateReques
   return validator_.Measure(request, *limits);
 }
 
-absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
+absl::StatusOr<RequestStarter::Started> RequestStarter::Start(
     absl::StatusOr<ValidRequest> valid, const std::string& body_digest,
     std::shared_ptr<const ModelLimits> limits, const rpc::CallScope& scope, AnswerForm form) const {
   const auto credit =
@@ -94,7 +93,7 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
     context->tokenizer = tokenizer_;
     context->trace_id = scope.trace_id;
     context->request.effective.set_deadline_seconds(
-        absl::ToDoubleSeconds(deadline - deps_.clock->Now()));
+        std::max(0.0, absl::ToDoubleSeconds(deadline - deps_.clock->Now())));
     if (tokenizer_ != nullptr) {
       LOCKSTEP_ASSIGN_OR_RETURN(context->stops, MakeStops(context->request));
     }
@@ -105,7 +104,7 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
         deps_);
   };
   absl::StatusOr<RequestTable::Found> found =
-      table_->FindOrMake(request_id, body_digest, valid->n, make);
+      table_->FindOrMake(request_id, body_digest, valid->n, deadline, make);
   if (!found.ok()) return refuse(found.status());
   logger.Step("request_accepted", {{"request", request_id},
                                    {"samples", found->generation->context().request.n},
@@ -116,7 +115,7 @@ absl::StatusOr<std::shared_ptr<Generation>> RequestStarter::Start(
   if (found->attached && credit == Generation::Credit::kLedger) {
     found->generation->LetLedgerGrant();
   }
-  return found->generation;
+  return Started{std::move(found->generation), deadline};
 }
 
 }  // namespace lockstep::gateway

@@ -30,15 +30,15 @@ class RequestStarter {
   // is by then still reaches a client that waits.
   rpc::CallScope ScopeToRun(const rpc::CallScope& call) const;
 
-  // The deadline is the scope's, or the default one.
+  // What the caller has to Subscribe to, and until when: the scope's deadline, or the default one.
+  struct Started {
+    std::shared_ptr<Generation> generation;
+    absl::Time deadline;
+  };
   // Who reads the answer as it comes gives its credit.
-  // `selection` is what else decides how the answer ends: requests attach to each other only where
-  // it is equal.
-  absl::StatusOr<std::shared_ptr<Generation>> Generate(const v1::GenerateRequest& request,
-                                                       const rpc::CallScope& scope, AnswerForm form,
-                                                       const std::string& selection = {}) const;
-  absl::StatusOr<std::shared_ptr<Generation>> Score(const v1::ScoreRequest& request,
-                                                    const rpc::CallScope& scope) const;
+  absl::StatusOr<Started> Generate(const v1::GenerateRequest& request, const rpc::CallScope& scope,
+                                   AnswerForm form) const;
+  absl::StatusOr<Started> Score(const v1::ScoreRequest& request, const rpc::CallScope& scope) const;
   // To be called when a generation has ended, before its client is told: what the request held is
   // free by the time the client asks again.
   void Settle(const Generation& generation) const { table_->Settle(generation); }
@@ -48,11 +48,9 @@ class RequestStarter {
   absl::StatusOr<MeasuredRequest> Measure(const v1::GenerateRequest& request) const;
 
  private:
-  absl::StatusOr<std::shared_ptr<Generation>> Start(absl::StatusOr<ValidRequest> valid,
-                                                    const std::string& body_digest,
-                                                    std::shared_ptr<const ModelLimits> limits,
-                                                    const rpc::CallScope& scope,
-                                                    AnswerForm form) const;
+  absl::StatusOr<Started> Start(absl::StatusOr<ValidRequest> valid, const std::string& body_digest,
+                                std::shared_ptr<const ModelLimits> limits,
+                                const rpc::CallScope& scope, AnswerForm form) const;
 
   const Options options_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;

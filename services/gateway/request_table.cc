@@ -12,9 +12,26 @@ RequestTable::RequestTable(Options options, const base::Clock* clock, GatewayMet
                            log::Logger logger)
     : options_(options), clock_(clock), metrics_(metrics), logger_(std::move(logger)) {}
 
-absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
-    const std::string& request_id, const std::string& body_digest, int64_t samples,
-    absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()> make) {
+absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(const std::string& request_id,
+                                                             const std::string& body_digest,
+                                                             int64_t samples, absl::Time deadline,
+                                                             Make make) {
+  while (true) {
+    absl::StatusOr<Found> found = FindOrMakeOnce(request_id, body_digest, samples, make);
+    if (!found.ok() || !found->attached) return found;
+    if (found->generation->Join(deadline)) {
+      metrics_->attached.Increment();
+      return found;
+    }
+    // It has ended this moment, or those who wait have no time left: the next sweep would end it.
+    found->generation->EndEarly(v1::FINISH_REASON_ABORT);
+    Settle(*found->generation);
+  }
+}
+
+absl::StatusOr<RequestTable::Found> RequestTable::FindOrMakeOnce(const std::string& request_id,
+                                                                 const std::string& body_digest,
+                                                                 int64_t samples, Make make) {
   base::MutexLock lock(&mutex_);
   // One that has ended since the last sweep, cut short, must not answer for the next one.
   if (in_work_.contains(request_id) && entries_[request_id].generation->finished()) {
@@ -26,7 +43,6 @@ absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(
       return absl::AlreadyExistsError(absl::StrCat("request_id: \"", request_id,
                                                    "\" is in use for a request with another body"));
     }
-    metrics_->attached.Increment();
     return Found{found->second.generation, true};
   }
   if (samples_in_work_ + samples > options_.sequences_max) {
@@ -70,10 +86,7 @@ void RequestTable::Settle(const Generation& generation) {
 void RequestTable::Sweep() {
   const absl::Time now = clock_->Now();
   for (const std::shared_ptr<Generation>& generation : Running()) {
-    if (now > generation->deadline() ||
-        now - generation->orphaned_since() > options_.orphan_grace) {
-      generation->EndEarly(v1::FINISH_REASON_ABORT);
-    }
+    generation->EndLate(options_.orphan_grace);
     Settle(*generation);
   }
   base::MutexLock lock(&mutex_);

@@ -35,12 +35,13 @@ class RequestTable {
     std::shared_ptr<Generation> generation;
     bool attached = false;
   };
-  // The generation with this id if the body is the same, else a new one by `make`. ALREADY_EXISTS:
-  // another body under the id. RESOURCE_EXHAUSTED, with a retry delay: too many samples in work.
-  // `make` runs under the lock and starts nothing.
-  absl::StatusOr<Found> FindOrMake(
-      const std::string& request_id, const std::string& body_digest, int64_t samples,
-      absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()> make);
+  // The generation with this id if the body is the same, joined for a caller with this deadline,
+  // else a new one by `make`. The caller has to Subscribe. ALREADY_EXISTS: another body under the
+  // id. RESOURCE_EXHAUSTED, with a retry delay: too many samples in work. `make` runs under the
+  // lock and starts nothing.
+  using Make = absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()>;
+  absl::StatusOr<Found> FindOrMake(const std::string& request_id, const std::string& body_digest,
+                                   int64_t samples, absl::Time deadline, Make make);
 
   // Null when unknown.
   std::shared_ptr<Generation> Find(const std::string& request_id) const;
@@ -59,6 +60,8 @@ class RequestTable {
     absl::Time finished = absl::InfiniteFuture();
     int64_t bytes = 0;  // Once finished.
   };
+  absl::StatusOr<Found> FindOrMakeOnce(const std::string& request_id,
+                                       const std::string& body_digest, int64_t samples, Make make);
   void KeepFinishedLocked(const std::string& request_id, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -22,8 +22,7 @@ SampleLedger::SampleLedger(std::shared_ptr<const RequestContext> context, int64_
   sample_.set_index(request.first_sample_index + sample);
   sample_.set_sub_seed(request.sub_seeds[sample]);
   if (!request.skip_text && context_->tokenizer != nullptr) {
-    assembler_ = std::make_unique<text::TextAssembler>(context_->tokenizer, context_->stops,
-                                                       request.skip_special_tokens);
+    assembler_.emplace(context_->tokenizer, context_->stops, request.skip_special_tokens);
   }
 }
 
@@ -79,14 +78,14 @@ void SampleLedger::AddVersion(const v1::SequenceDelta& delta, int64_t added) {
 }
 
 void SampleLedger::FeedText(int64_t first_new_token) {
-  if (assembler_ == nullptr) return;
+  if (!assembler_.has_value()) return;
   for (int64_t i = first_new_token; i < base::PackedCount(sample_.token_ids()); ++i) {
     assembler_->Feed(base::PackedAt<int32_t>(sample_.token_ids(), i), sample_.mutable_text());
   }
 }
 
 absl::Status SampleLedger::CheckStop(const v1::SequenceEnd& end) const {
-  if (assembler_ == nullptr) return absl::OkStatus();
+  if (!assembler_.has_value()) return absl::OkStatus();
   const std::optional<text::StopMatch>& own = assembler_->stop();
   const bool stopped = end.reason() == v1::FINISH_REASON_STOP;
   if (!stopped && !own.has_value()) return absl::OkStatus();
@@ -153,7 +152,7 @@ void SampleLedger::KeepGivenIds() {
 void SampleLedger::Finish() {
   ended_ = true;
   KeepGivenIds();
-  if (assembler_ != nullptr) {
+  if (assembler_.has_value()) {
     assembler_->Finish(sample_.mutable_text());
     sample_.set_text_tail_bytes(std::string(assembler_->text_tail_bytes()));
     assembler_.reset();  // The sample may be kept for a retry; no token follows.

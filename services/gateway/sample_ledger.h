@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct RequestContext {
 
 // The ledger of record of one sample: results in order of absolute index, whoever computed them and
 // however often they were sent. Ids that the request gave come again as results; those that have
-// not when the sample ends are added to it as unscored. Not thread-safe.
+// not when the sample ends are added to it as unscored. A copy is another sample that has come as
+// far. Not thread-safe.
 class SampleLedger {
  public:
   SampleLedger(std::shared_ptr<const RequestContext> context, int64_t sample);
@@ -70,8 +72,8 @@ class SampleLedger {
   const LogprobWidths widths_;
   const LogprobWidths prompt_widths_;
   v1::Sample sample_;
-  std::unique_ptr<text::TextAssembler> assembler_;  // Until the sample ends; null without text.
-  std::vector<std::string> weights_digests_;        // Parallel to sample_.weight_versions().
+  std::optional<text::TextAssembler> assembler_;  // Until the sample ends; none without text.
+  std::vector<std::string> weights_digests_;      // Parallel to sample_.weight_versions().
   int64_t token_count_ = 0;
   int64_t prompt_count_ = 0;
   int64_t resumptions_ = 0;

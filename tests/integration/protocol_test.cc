@@ -275,23 +275,6 @@ TEST_F(ProtocolTest, GroupEndsAfterItsFirstFinishedSamples) {
   EXPECT_EQ(finished + partial, 6);
 }
 
-TEST_F(ProtocolTest, GroupThatMayEndEarlyIsNotSharedWithACallerWhoWantsAllOfIt) {
-  const v1::GenerateRequest group = UnevenGroup("whole-and-first");
-  const auto whole = Generate(group);
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  v1::GenerateManyOptions options;
-  options.set_samples_per_group(1);
-  grpc::Status status;
-  auto answers = Many({group}, options, &status);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(answers.at("whole-and-first").error().code(),
-            static_cast<int>(grpc::StatusCode::ALREADY_EXISTS));
-  // Without such options a stream does share it.
-  answers = Many({group}, {}, &status);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(answers.at("whole-and-first").response().samples_size(), whole->samples_size());
-}
-
 TEST_F(ProtocolTest, GroupEndsAfterItsLowestSamplesAndItsPartialsGoOnToTheSameEnd) {
   v1::GenerateManyOptions options;
   options.set_samples_per_group(1);

@@ -51,6 +51,28 @@ std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateQuietly(
   return answers;
 }
 
+ManyAnswers GenerateManyNow(RolloutStub* stub,
+                            const std::vector<v1::GenerateManyRequest>& messages) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
+  const auto stream = stub->GenerateMany(&context);
+  for (const v1::GenerateManyRequest& message : messages) {
+    if (!stream->Write(message)) break;
+  }
+  stream->WritesDone();
+  ManyAnswers answers;
+  v1::GenerateManyResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_error()) {
+      answers.errors.push_back(response.error());
+    } else {
+      answers.by_id[response.request_id()].MergeFrom(response);
+    }
+  }
+  answers.status = stream->Finish();
+  return answers;
+}
+
 std::string Bits(const v1::Sample& sample) {
   v1::Sample bits = sample;
   bits.clear_usage();

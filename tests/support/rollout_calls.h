@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -47,6 +48,16 @@ std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateAll(
 // One after the other, without the prefix cache: what every other run must equal.
 std::vector<absl::StatusOr<v1::GenerateResponse>> GenerateQuietly(
     RolloutStub* stub, const std::vector<v1::GenerateRequest>& requests);
+
+// What one GenerateMany stream brought. Parts of one answer are one again.
+struct ManyAnswers {
+  std::map<std::string, v1::GenerateManyResponse> by_id;
+  std::vector<v1::ErrorDetail> errors;  // Not in by_id.
+  grpc::Status status;
+};
+// Writes all messages, half-closes, reads every answer.
+ManyAnswers GenerateManyNow(RolloutStub* stub,
+                            const std::vector<v1::GenerateManyRequest>& messages);
 
 // Any unary call, waited for.
 template <typename Request, typename Response>

@@ -4,108 +4,30 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/log/sink.h"
 #include "common/rpc/status_conversion.h"
 #include "services/gateway/credit_window.h"
-#include "services/gateway/request_table.h"
 #include "tests/support/live_bytes.h"
+#include "tests/unit/gateway/generation_fixture.h"
 
 namespace lockstep::gateway {
 namespace {
-
-// Remembers what was asked of the routers.
-class FakeRoutes final : public SequenceRoutes {
- public:
-  uint64_t Open(std::vector<Item> items) override {
-    const uint64_t first = opened.size();
-    for (Item& item : items) opened.push_back(std::move(item));
-    return first;
-  }
-  void Cancel(uint64_t handle) override { cancelled.push_back(handle); }
-  bool IsStranded(uint64_t handle) const override { return stranded.contains(handle); }
-  void AddCredit(uint64_t, int64_t tokens) override { credit += tokens; }
-
-  std::vector<Item> opened;
-  std::vector<uint64_t> cancelled;
-  std::set<uint64_t> stranded;
-  int64_t credit = 0;
-};
-
-class Watcher final : public GenerationObserver {
- public:
-  void OnDelta(v1::GenerateDelta delta) override {
-    ids += delta.token_ids();
-    finished_samples += delta.has_finished();
-  }
-  void OnFinished() override { ++finished; }
-  bool wants_deltas() const override { return true; }
-
-  std::string ids;
-  int finished_samples = 0;
-  int finished = 0;
-};
-
-v1::SequenceDelta Token(int64_t begin, int32_t id, bool last) {
-  v1::SequenceDelta delta;
-  delta.set_token_begin(begin);
-  delta.set_token_ids(std::string(reinterpret_cast<const char*>(&id), 4));
-  delta.mutable_logprobs()->set_raw(std::string(4, '\0'));
-  delta.mutable_logprobs()->set_scaled(std::string(4, '\0'));
-  if (last) delta.mutable_end()->set_reason(v1::FINISH_REASON_LENGTH);
-  return delta;
-}
-
-class GenerationTest : public ::testing::Test {
- protected:
-  using Credit = Generation::Credit;
-
-  std::shared_ptr<Generation> Make(int64_t n, Credit credit = Credit::kLedger, bool minted = false,
-                                   const std::string& id = "r", int64_t new_tokens = 10,
-                                   std::vector<int32_t> given = {}) {
-    auto context = std::make_shared<RequestContext>();
-    auto limits = std::make_shared<ModelLimits>();
-    context->limits = limits;
-    context->request.request_id = id;
-    context->request.request_id_minted = minted;
-    context->request.prompt_ids = {1};
-    context->request.generated_ids = std::move(given);
-    context->request.n = n;
-    context->request.sub_seeds.assign(n, 7);
-    context->request.effective.mutable_logprobs()->set_generated(true);
-    context->request.effective.mutable_stop()->set_max_new_tokens(new_tokens);
-    return std::make_shared<Generation>(
-        std::move(context),
-        Generation::Options{
-            .deadline = clock_.Now() + absl::Seconds(60), .credit = credit, .retry_budget = 2},
-        Generation::Deps{
-            .routes = &routes_, .clock = &clock_, .metrics = &metrics_, .logger = logger_});
-  }
-
-  base::SimClock clock_;
-  log::StderrSink sink_;
-  const log::Logger logger_{{.service = "test", .level_min = log::Level::kError}, &clock_, &sink_};
-  metrics::Registry registry_;
-  GatewayMetrics metrics_{&registry_};
-  FakeRoutes routes_;
-};
 
 TEST_F(GenerationTest, LateSubscriberGetsEverythingFromTheBeginning) {
   auto generation = Make(1);
   generation->Start();
   routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
   auto watcher = std::make_shared<Watcher>();
-  generation->Subscribe(watcher);
+  generation->Subscribe(watcher, InAMinute());
   routes_.opened[0].sequence->OnDelta(Token(1, 6, true));
   EXPECT_EQ(watcher->ids.size(), 8u);
   EXPECT_EQ(watcher->finished_samples, 1);
   EXPECT_EQ(watcher->finished, 1);
   auto after = std::make_shared<Watcher>();
-  generation->Subscribe(after);
+  Attach(generation.get(), after);
   EXPECT_EQ(after->ids, watcher->ids);
   EXPECT_EQ(after->finished, 1);
 }
@@ -114,16 +36,15 @@ TEST_F(GenerationTest, GivenTokensOfOneThatEndsWhereItWaitsAreToldAndNotCountedA
   auto generation = Make(1, Credit::kReader, false, "r", 10, {5, 6, 7});
   generation->Start();
   auto watcher = std::make_shared<Watcher>();
-  generation->Subscribe(watcher);
+  generation->Subscribe(watcher, InAMinute());
   routes_.opened[0].sequence->OnDelta(Token(0, 5, false));
   generation->EndEarly(v1::FINISH_REASON_PARTIAL);
   EXPECT_EQ(watcher->ids.size(), 12u);
   EXPECT_EQ(watcher->finished, 1);
   EXPECT_EQ(generation->Response().samples(0).unscored_tokens(), 2);
   EXPECT_EQ(metrics_.generated_tokens.value(), 1);
-  auto after = std::make_shared<Watcher>();
-  generation->Subscribe(after);
-  EXPECT_EQ(after->ids, watcher->ids);
+  // What was cut short is no answer for one who comes later.
+  EXPECT_FALSE(generation->Join(InAMinute()));
 }
 
 TEST_F(GenerationTest, LostRouterCostsBudgetAndTheLastLossEndsTheSample) {
@@ -227,7 +148,7 @@ TEST_F(GenerationTest, NobodyCanAskAgainForAMintedIdSoItEndsWithItsClient) {
     auto generation = Make(1, Credit::kLedger, minted);
     generation->Start();
     auto watcher = std::make_shared<Watcher>();
-    generation->Subscribe(watcher);
+    generation->Subscribe(watcher, InAMinute());
     generation->Unsubscribe(watcher.get());
     EXPECT_EQ(generation->finished(), minted);
   }
@@ -240,21 +161,21 @@ TEST_F(GenerationTest, TableAttachesEqualBodiesAndRefusesOthers) {
                       .sequences_max = 3},
                      &clock_, &metrics_, logger_);
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(2); };
-  const auto first = table.FindOrMake("r", "body", 2, make);
+  const auto first = table.FindOrMake("r", "body", 2, InAMinute(), make);
   ASSERT_TRUE(first.ok());
   first->generation->Start();
-  const auto again = table.FindOrMake("r", "body", 2, make);
+  const auto again = table.FindOrMake("r", "body", 2, InAMinute(), make);
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->attached);
   EXPECT_EQ(again->generation, first->generation);
-  EXPECT_EQ(table.FindOrMake("r", "other", 2, make).status().code(),
+  EXPECT_EQ(table.FindOrMake("r", "other", 2, InAMinute(), make).status().code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(table.FindOrMake("s", "body", 2, make).status().code(),
+  EXPECT_EQ(table.FindOrMake("s", "body", 2, InAMinute(), make).status().code(),
             absl::StatusCode::kResourceExhausted);
 
   for (auto& item : routes_.opened) item.sequence->OnDelta(Token(0, 5, true));
   table.Sweep();
-  EXPECT_TRUE(table.FindOrMake("r", "body", 2, make)->attached);
+  EXPECT_TRUE(table.FindOrMake("r", "body", 2, InAMinute(), make)->attached);
   clock_.Advance(absl::Seconds(11));
   table.Sweep();
   EXPECT_EQ(table.Find("r"), nullptr);
@@ -272,8 +193,8 @@ TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
   int64_t held_max = 0;
   for (int i = 0; i < 5000; ++i) {
     const std::string id = absl::StrCat("request with a name ", i);
-    const auto found =
-        table.FindOrMake(id, "body", 1, [&] { return Make(1, Credit::kLedger, false, id); });
+    const auto found = table.FindOrMake(id, "body", 1, InAMinute(),
+                                        [&] { return Make(1, Credit::kLedger, false, id); });
     found->generation->Start();
     routes_.opened[0].sequence->OnDelta(Token(0, 5, true));
     routes_.opened.clear();
@@ -295,7 +216,7 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
                       .sequences_max = 1},
                      &clock_, &metrics_, logger_);
   const auto make = [&] { return Make(1, Credit::kLedger, /*minted=*/true); };
-  const auto first = table.FindOrMake("r", "b", 1, make)->generation;
+  const auto first = table.FindOrMake("r", "b", 1, InAMinute(), make)->generation;
   first->Start();
   table.Settle(*first);
   EXPECT_EQ(table.Find("r"), first);
@@ -303,7 +224,7 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
   routes_.opened.clear();
   table.Settle(*first);
   EXPECT_EQ(table.Find("r"), nullptr);
-  const auto second = table.FindOrMake("r", "b", 1, make);
+  const auto second = table.FindOrMake("r", "b", 1, InAMinute(), make);
   ASSERT_TRUE(second.ok());
   // The name has another owner now.
   table.Settle(*first);
@@ -312,17 +233,16 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
 }
 
 TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
-  RequestTable table({.result_ttl = absl::Seconds(1000),
-                      .orphan_grace = absl::Seconds(5),
-                      .result_bytes_max = 1 << 20,
-                      .sequences_max = 10},
-                     &clock_, &metrics_, logger_);
+  RequestTable table = Table();
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(1); };
-  const auto orphan = table.FindOrMake("orphan", "b", 1, make)->generation;
-  const auto watched = table.FindOrMake("watched", "b", 1, make)->generation;
+  const auto orphan = table.FindOrMake("orphan", "b", 1, InAMinute(), make)->generation;
+  const auto watched = table.FindOrMake("watched", "b", 1, InAMinute(), make)->generation;
   orphan->Start();
   watched->Start();
-  watched->Subscribe(std::make_shared<Watcher>());
+  watched->Subscribe(std::make_shared<Watcher>(), InAMinute());
+  auto gone = std::make_shared<Watcher>();
+  orphan->Subscribe(gone, InAMinute());
+  orphan->Unsubscribe(gone.get());
   clock_.Advance(absl::Seconds(6));
   table.Sweep();
   EXPECT_TRUE(orphan->finished());
