@@ -30,7 +30,8 @@ def lines_of(address, target, seconds):
     step = seconds / POINTS
     now = time.time()
     expression = target["expr"].replace("$namespace", ".*").replace(
-        "$__rate_interval", f"{max(1, round(RATE_STEPS * step))}s")
+        "$__rate_interval", f"{max(1, round(RATE_STEPS * step))}s").replace(
+            "$__range", f"{max(1, round(seconds))}s")
     query = urllib.parse.urlencode(
         {"query": expression, "start": now - seconds, "end": now, "step": step})
     with urllib.request.urlopen(f"http://{address}/api/v1/query_range?{query}",

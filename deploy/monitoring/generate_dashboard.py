@@ -19,6 +19,11 @@ def total(name, by=""):
     return f"sum by ({by}) ({name}{ALL})"
 
 
+def more(name, by=""):
+    """In the time that is shown. A counter that a lost process had does not hide it."""
+    return f"sum by ({by}) (increase({name}{ALL}[$__range]))"
+
+
 def quantile(part, name):
     return f"histogram_quantile({part}, {rate(name + '_bucket', 'le')})"
 
@@ -62,10 +67,10 @@ ROWS = [
     ]),
     ("Determinism", [
         ("Bits that differed (must stay 0)", "short", [
-            (total("lockstep_router_bit_mismatches_total"), "router"),
-            (total("lockstep_gateway_bit_mismatches_total"), "gateway")]),
+            (more("lockstep_router_bit_mismatches_total"), "router"),
+            (more("lockstep_gateway_bit_mismatches_total"), "gateway")]),
         ("Plans outside their cuts (must stay 0)", "short", [
-            (total("lockstep_scheduler_plan_violations_total"), "violations")]),
+            (more("lockstep_scheduler_plan_violations_total"), "violations")]),
         ("Prefill chunks audited", "short", [(rate("lockstep_scheduler_cuts_total"), "chunks/s")]),
         ("Time of a step over normal mode's", "short", [
             (f"lockstep:determinism_overhead:ratio1h{ALL}", "all that was served"),
@@ -74,12 +79,14 @@ ROWS = [
         ("Time given to shadows", "percentunit", [
             (rate("lockstep_worker_shadow_seconds_total", "instance"), "{{instance}}")]),
         ("Live audit", "short", [(rate("lockstep_worker_audit_rows_total"), "rows/s"),
-                                 (total("lockstep_worker_audit_mismatches_total"),
+                                 (more("lockstep_worker_audit_mismatches_total"),
                                   "mismatches")]),
     ]),
     ("Failures", [
         ("Processes", "short", [(total("lockstep_scheduler_workers"), "workers with a lease"),
-                                (total("lockstep_scheduler_workers_draining"), "draining")]),
+                                (total("lockstep_scheduler_workers_draining"), "draining"),
+                                (total("lockstep_process_ready"), "of all roles, ready"),
+                                (f"count(lockstep_process_ready{ALL})", "of all roles")]),
         ("Resumptions", "short", [(rate("lockstep_router_resumptions_total", "cause"),
                                    "{{cause}}/s")]),
         ("Leases ended", "short", [(rate("lockstep_scheduler_leases_ended_total", "reason"),

@@ -5,17 +5,18 @@ Prometheus scrapes; a real Alertmanager is asked what fires, and what has ended 
 Rules and expressions are those that are deployed, with every minute made a second and every
 hour a minute. Usage:
 
-    ctest --test-dir build/release -R deploy_alerts      (some two minutes), or
+    ctest --test-dir build/release -R deploy_alerts      (some five minutes), or
     tests/deploy/alerts_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
 import contextlib
 import ctypes
+import json
 import os
 import pathlib
 import re
 import shutil
-import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -34,8 +35,10 @@ from strange_worker import StrangeWorker
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LOCKSTEP = os.path.abspath(sys.argv.pop(1))
 RULES = [ROOT / "deploy" / "monitoring" / name for name in ("recording.yaml", "alerts.yaml")]
-# Only ends a test that hangs. The longest `for` takes 15 s of it.
-PATIENCE_SECONDS = 60
+# Only ends a test that hangs. A hung engine takes 60 s of it, the longest `for` 15 s.
+PATIENCE_SECONDS = 120
+# Between starts of a process, so that each of them is scraped.
+LIFE_SECONDS = 1
 # Of processor time, 10 ms each, until the busiest thread is known.
 TICKS_TO_TELL = 10
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
@@ -81,8 +84,8 @@ def busiest_thread(pid):
 class Cluster:
     """The cluster, and clients of it."""
 
-    def __init__(self, members):
-        self.members = members
+    def __init__(self, members, targets):
+        self.members, self.targets = members, targets
         self.rollout, services = stubs.load("rollout")
         self._grpc = sys.modules["grpc"]
         self._channel = self._grpc.insecure_channel(members.gateway.address)
@@ -94,23 +97,29 @@ class Cluster:
     def __exit__(self, *_):
         self._channel.close()
 
-    def ask(self, n=1, tokens=20):
+    def ask(self, n=1, tokens=20, seconds=PATIENCE_SECONDS):
         """The future of a request."""
         request = self.rollout.GenerateRequest(n=n, seed=7)
         request.prompt_ids.ids.extend([1, 2, 3])
         request.sampling.temperature = 1
         request.stop.max_new_tokens = tokens
         request.stop.ignore_eos = True
-        return self.stub.Generate.future(request, timeout=PATIENCE_SECONDS)
+        return self.stub.Generate.future(request, timeout=seconds)
+
+    def score(self, seconds):
+        request = self.rollout.ScoreRequest()
+        request.ids.extend([1, 2, 3])
+        return self.stub.Score.future(request, timeout=seconds)
 
     @contextlib.contextmanager
-    def asking(self, **what):
+    def asking(self, ask=None, **what):
         """One request after the other, whatever becomes of them."""
+        ask = ask or self.ask
         stop = threading.Event()
 
         def loop():
             while not stop.is_set():
-                self.ask(**what).exception()
+                ask(**what).exception()
                 stop.wait(0.05)
 
         thread = threading.Thread(target=loop)
@@ -143,10 +152,11 @@ class Cluster:
     @contextlib.contextmanager
     def a_worker_of_another_contract(self):
         self.members.stranger.start()
-        try:
-            yield
-        finally:
-            self.members.stranger.kill()
+        with self.targets.also(self.members.stranger.metrics):
+            try:
+                yield
+            finally:
+                self.members.stranger.kill()
 
     @contextlib.contextmanager
     def a_cut_without_a_ticket(self):
@@ -177,6 +187,58 @@ class Cluster:
     def a_worker_that_leaves_for_wrong_bits(self):
         with self.strange_worker() as worker:
             worker.leave_for("WORKER_FAULT_BITS")
+            yield
+
+    @contextlib.contextmanager
+    def workers_that_fail_again_and_again(self):
+        for _ in range(3):
+            with self.strange_worker() as worker:
+                worker.leave_for("WORKER_FAULT_ENGINE")
+        yield
+
+    @contextlib.contextmanager
+    def a_process_that_starts_again_and_again(self):
+        for _ in range(3):
+            self.members.guarded.kill()
+            self.members.guarded.start().wait_for_metrics()
+            threading.Event().wait(LIFE_SECONDS)
+        yield
+
+    @contextlib.contextmanager
+    def callers_that_speak_no_tls(self):
+        stop = threading.Event()
+
+        def loop():
+            host, port = self.members.guarded.address.split(":")
+            while not stop.wait(0.1):
+                with socket.create_connection((host, int(port)), timeout=5) as one:
+                    one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    @contextlib.contextmanager
+    def requests_without_the_time_to_answer(self):
+        # A worker takes them and says nothing. Other than an answer, a score has no part to return.
+        with self.alone(lambda worker, start: ()), self.asking(self.score, seconds=0.3):
+            yield
+
+    @contextlib.contextmanager
+    def a_gateway_that_knows_no_model(self):
+        # Started anew while there is nobody to tell it.
+        with self.without(self.members.scheduler):
+            self.members.gateway.kill()
+            self.members.gateway.start()
+            yield
+
+    @contextlib.contextmanager
+    def no_target(self):
+        with self.targets.none():
             yield
 
     @contextlib.contextmanager
@@ -216,9 +278,11 @@ class Cluster:
         try:
             yield
         finally:
-            ptrace(PTRACE_DETACH, thread)
-        if running.exception() is not None:
-            raise AssertionError(running.exception())
+            running.cancel()
+            # The process ends with it, by itself.
+            os.waitpid(thread, WAIT_FOR_ANY_THREAD)
+            self.members.worker.child.wait(PATIENCE_SECONDS)
+            self.members.worker.start()
 
     @contextlib.contextmanager
     def more_sequences_than_kv(self):
@@ -227,7 +291,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def a_certificate_that_ends_soon(self):
-        self.members.certify_guarded(days=13)
+        self.members.certify_guarded(days=1)
         try:
             yield
         finally:
@@ -258,19 +322,60 @@ class Cluster:
 # Alerts, and what of a Cluster provokes them together.
 SCENES = (
     (("LockstepPaused", "LockstepQueueLong"), Cluster.a_pause_with_a_long_queue),
-    (("LockstepRegistrationRefused",), Cluster.a_worker_of_another_contract),
-    (("LockstepCertificateEnds",), Cluster.a_certificate_that_ends_soon),
+    (("LockstepRegistrationRefused", "LockstepNotReady"), Cluster.a_worker_of_another_contract),
+    (("LockstepCertificateEnds", "LockstepCertificateEndsToday"),
+     Cluster.a_certificate_that_ends_soon),
+    (("LockstepAccessRefused",), Cluster.callers_that_speak_no_tls),
+    (("LockstepRestartsOften",), Cluster.a_process_that_starts_again_and_again),
     (("LockstepPlanViolation",), Cluster.a_cut_without_a_ticket),
     (("LockstepBitMismatch", "LockstepErrors"), Cluster.a_position_that_comes_twice),
     (("LockstepAuditMismatch",), Cluster.a_worker_that_leaves_for_wrong_bits),
+    (("LockstepWorkersFailOften",), Cluster.workers_that_fail_again_and_again),
     (("LockstepQuarantined",), Cluster.a_sequence_that_ends_workers),
-    (("LockstepRoutersUnreached", "LockstepProcessDown"), Cluster.no_router),
+    (("LockstepDeadlines",), Cluster.requests_without_the_time_to_answer),
+    (("LockstepGone",), Cluster.no_target),
+    (("LockstepRoutersUnreached", "LockstepProcessDown", "LockstepRoleMissing"),
+     Cluster.no_router),
     (("LockstepSchedulerUnreached",), Cluster.no_scheduler),
     (("LockstepNoWorkers", "LockstepLeasesExpire"), Cluster.no_worker),
+    (("LockstepNoGatewayReady",), Cluster.a_gateway_that_knows_no_model),
     (("LockstepAdmissionStuck",), Cluster.sequences_that_never_end),
     (("LockstepWorkerStuck",), Cluster.an_engine_that_stands_still),
     (("LockstepPreemptionsOften",), Cluster.more_sequences_than_kv),
 )
+
+
+class Targets:
+    """What Prometheus scrapes, in a file that it looks at."""
+
+    def __init__(self, path, addresses):
+        self.path, self.addresses = path, list(addresses)
+        self._write(self.addresses)
+
+    def job(self):
+        return {"job_name": "lockstep", "file_sd_configs": [
+            {"files": [str(self.path)], "refresh_interval": "1s"}]}
+
+    @contextlib.contextmanager
+    def also(self, address):
+        self._write([*self.addresses, address])
+        try:
+            yield
+        finally:
+            self._write(self.addresses)
+
+    @contextlib.contextmanager
+    def none(self):
+        self._write([])
+        try:
+            yield
+        finally:
+            self._write(self.addresses)
+
+    def _write(self, addresses):
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps([{"targets": addresses}]), encoding="utf-8")
+        new.rename(self.path)
 
 
 class FasterRulesTest(unittest.TestCase):
@@ -290,12 +395,13 @@ class FasterRulesTest(unittest.TestCase):
 @unittest.skipIf(why_not(), why_not())
 class AlertsTest(unittest.TestCase):
     def setUp(self):
-        processes.Process.life_seconds = 900
+        processes.Process.life_seconds = 1100
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.rules = []
         for path in RULES:
             self.rules.append(folder / path.name)
             self.rules[-1].write_text(faster(path.read_text(encoding="utf-8")), encoding="utf-8")
+        self.targets_file = folder / "targets.json"
 
     def seconds_from(self, began, condition, what):
         """Seconds from `began` until `condition` holds for what is active."""
@@ -313,15 +419,18 @@ class AlertsTest(unittest.TestCase):
         self.assertEqual({name for names, _ in SCENES for name in names}, set(every))
         members = self.enterContext(Members(LOCKSTEP))
         self.alertmanager = self.enterContext(Alertmanager())
-        targets = [one.metrics for one in members.by_name.values() if one.name != "stranger"]
-        prometheus = self.enterContext(Prometheus(targets, self.rules, self.alertmanager.address))
+        targets = Targets(self.targets_file, [one.metrics for one in members.by_name.values()
+                                              if one.name != "stranger"])
+        prometheus = self.enterContext(Prometheus(
+            rule_files=self.rules, alertmanager=self.alertmanager.address, jobs=[targets.job()]))
 
         def seen():
             """Everybody was scraped twice."""
-            return prometheus.query("count(count_over_time(up[1m]) > 1)") == {"": len(targets)}
+            return (prometheus.query("count(count_over_time(up[1m]) > 1)")
+                    == {"": len(targets.addresses)})
 
         prometheus.wait_until(seen)
-        cluster = self.enterContext(Cluster(members))
+        cluster = self.enterContext(Cluster(members, targets))
         for names, provoke in SCENES:
             with self.subTest(provoke.__name__):
                 cluster.wait_until_it_answers()

@@ -18,6 +18,7 @@ import unittest
 
 import yaml
 
+import manifests
 import pod_cases
 import processes
 import records
@@ -37,6 +38,14 @@ def why_not():
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
     return None
+
+
+def namespaces():
+    """Those whose pods all jobs look for."""
+    (names,) = {tuple(found["namespaces"]["names"])
+                for job in yaml.safe_load(SCRAPE.read_text(encoding="utf-8"))["scrape_configs"]
+                for found in job["kubernetes_sd_configs"]}
+    return names
 
 
 def targets_of(address):
@@ -99,6 +108,7 @@ class DiscoveryTest(pod_cases.PodsCase):
         pods are found, and its name, into other words for a job."""
         jobs = yaml.safe_load(SCRAPE.read_text(encoding="utf-8"))["scrape_configs"]
         for job in jobs:
+            self.assertEqual(job.pop("scrape_interval"), "15s")
             job["tls_config"]["ca_file"] = str(self.files / "ca.crt")
             job["authorization"]["credentials_file"] = str(self.files / "scraper")
             job.update(discovery(job.pop("kubernetes_sd_configs"), job["job_name"]))
@@ -151,6 +161,7 @@ class DiscoveryTest(pod_cases.PodsCase):
         api.put(object_of(successor))
         records.measured("successor_scraped_seconds", self.seconds_until_scraped(agent))
         self.assertEqual(api.refused, [])
+        self.assertEqual(api.asked, set(namespaces()))
         self.prometheus_chooses_alike(targets_of(agent.address)[1])
 
     def prometheus_chooses_alike(self, discovered):
@@ -168,6 +179,14 @@ class DiscoveryTest(pod_cases.PodsCase):
         records.measured("discovered", len(discovered))
         records.measured("scraped", len(self.expected()))
         self.assertGreater(len(discovered), len(self.expected()))
+
+
+@unittest.skipIf(manifests.why_not_rendered(), manifests.why_not_rendered())
+class NamespacesTest(unittest.TestCase):
+    def test_all_that_overlays_make_are_looked_at(self):
+        made = {manifests.Cluster(manifests.parse(manifests.render(
+            manifests.KUBERNETES / "overlays" / name))).namespace for name in manifests.OVERLAYS}
+        self.assertEqual(made, set(namespaces()))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class KubernetesApi:
 
     def __init__(self, host, tls, token):
         self.token = token
+        self.asked = set()  # namespaces whose pods somebody asked for
         self.refused = []  # what nobody who scrapes pods of that namespace should ask for
         self._objects = {}  # by namespace and name
         self._events = []  # (type, object), whose version is their number
@@ -101,6 +102,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         words = url.path.strip("/").split("/")
         if words[:3] != ["api", "v1", "namespaces"] or words[4:] != ["pods"]:
             return self._refuse(403)
+
+        api.asked.add(words[3])
 
         def wanted(one):
             labels = one["metadata"]["labels"]

@@ -42,6 +42,15 @@ class Member:
             if self.child.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"{self.name}:\n{self.log.read_text()[-4000:]}")
 
+    def wait_for_metrics(self):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return fetch(f"http://{self.metrics}/metrics")
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+
     def signal(self, number):
         self.child.send_signal(number)
 
@@ -66,7 +75,7 @@ class Member:
 
 class Members:
     """Gateway, router, scheduler and one worker of the demo model with little KV. Beside them are
-    `stranger`, a worker of another contract that is not started, and `guarded`, a router by TLS
+    `stranger`, a worker of another contract that is not started, and `guarded`, a scheduler by TLS
     that nobody calls."""
 
     def __init__(self, lockstep):
@@ -92,12 +101,13 @@ class Members:
         files = (f'certificate_file: "{self._tls}/tls.crt" key_file: "{self._tls}/tls.key"'
                  f' authorities_file: "{self._tls}/ca.crt" reload_seconds: 1')
         self.by_name["guarded"] = Member(
-            lockstep, self.folder, "guarded", "router", settings["router"], ports[10:12],
+            lockstep, self.folder, "guarded", "scheduler",
+            f'state_file: "{self.folder}/guarded"', ports[10:12],
             trust=f"tls {{ {files} }} metrics_plaintext: true")
 
     def certify_guarded(self, days):
         """Gives it a certificate that ends in so many days, by a rename of each file."""
-        for name, text in secrets.authority().tls("router", days).items():
+        for name, text in secrets.authority().tls("scheduler", days).items():
             new = self._tls / f"{name}.new"
             new.write_text(text, encoding="utf-8")
             new.rename(self._tls / name)

@@ -5,12 +5,19 @@ in the work, what is lost fails no request, and its successors are admitted in t
 Usage: tests/deploy/outages_test.py PATH_OF_LOCKSTEP [unittest arguments]
 """
 
+import importlib
+import re
+import subprocess
+import threading
 import time
+import unittest
 
 import pod_cases
 import pods
 import records
+import stubs
 from pod_cases import GATEWAYS, LOCKSTEP, Load
+from processes import fetch
 
 # Within which a pod that has joined has work to do.
 USED_SECONDS = 60
@@ -26,6 +33,46 @@ def since(began):
     return round(time.monotonic() - began, 1)
 
 
+class OneChannel:
+    """A trainer that keeps its channel and asks for one answer after the other."""
+
+    def __init__(self):
+        self.rollout, services = stubs.load("rollout")
+        grpc = importlib.import_module("grpc")
+        self.answers, self.failed, self._error = 0, [], grpc.RpcError
+        self._channel = grpc.insecure_channel(GATEWAYS, [("grpc.lb_policy_name", "round_robin")])
+        self._generate = services.RolloutServiceStub(self._channel).Generate
+        self._stop, self._thread = threading.Event(), threading.Thread(target=self._ask)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+        self._channel.close()
+
+    def wait_for_more(self):
+        wanted, deadline = self.answers + 10, time.monotonic() + pods.PATIENCE_SECONDS
+        while self.answers < wanted:
+            if self.failed or time.monotonic() > deadline:
+                raise AssertionError(f"no answers: {self.failed}")
+            threading.Event().wait(0.02)
+
+    def _ask(self):
+        request = self.rollout.GenerateRequest()
+        request.prompt_ids.ids.extend([1, 2, 3])
+        request.stop.max_new_tokens = 8
+        while not self._stop.is_set():
+            try:
+                self._generate(request, timeout=pods.PATIENCE_SECONDS)
+                self.answers += 1
+            except self._error as error:
+                self.failed.append(str(error))
+
+
+@unittest.skipIf(stubs.why_no_stubs(), stubs.why_no_stubs())
 class OutagesTest(pod_cases.PodsCase):
     def load(self, running):
         return Load({length: {text} for length, text in self.answers_of(running).items()})
@@ -67,6 +114,34 @@ class OutagesTest(pod_cases.PodsCase):
         records.measured("requests_of_one_client_by_gateway", counts)
         self.assertEqual(len(counts), 3)
         self.assertGreaterEqual(min(counts), 0.2 * sum(counts))
+        self.end_all()
+
+    def test_a_client_with_one_channel_uses_gateways_that_have_joined(self):
+        self.make("overlays/local")
+        for name in ("worker", "gateway"):
+            self.cluster.workload(name).body["spec"]["replicas"] = 1
+        gateways = self.start_all()["gateway"]
+        info = subprocess.run([LOCKSTEP, "info", f"--target={GATEWAYS}"], check=True,
+                              capture_output=True, text=True).stdout
+        # What `verify` reads from another host.
+        (metrics,) = re.findall(r'metrics_address: "(\S+)"', info)
+        self.assertIn("lockstep_worker_steps_total", fetch(f"http://{metrics}/metrics"))
+        with OneChannel() as client:
+            client.wait_for_more()
+            gateways += [self.start("gateway") for _ in range(2)]
+            for pod in gateways[1:]:
+                pod.wait_ready()
+            ready = time.monotonic()
+            for pod in gateways[1:]:
+                def answers(pod=pod):
+                    """A new gateway answers the old client."""
+                    return self.metric_of([pod], "lockstep_gateway_requests_total") > 0
+                self.wait_until(answers, ready + USED_SECONDS - time.monotonic())
+                records.measured(f"{pod.name}_used_by_one_channel_seconds", since(ready))
+            client.wait_for_more()
+        self.assertEqual(client.failed, [])
+        records.measured("requests_of_one_channel_by_gateway", [
+            self.metric_of([pod], "lockstep_gateway_requests_total") for pod in gateways])
         self.end_all()
 
     def test_a_lost_machine_fails_no_request_and_its_successors_join_in_time(self):
