@@ -267,8 +267,8 @@ class Cluster:
 
     @contextlib.contextmanager
     def an_engine_that_stands_still(self):
-        # Long enough to be seen on a busy machine. A gateway may still refuse what comes right after
-        # the last scene.
+        # Long enough to be seen on a busy machine. A gateway may refuse what comes right after the
+        # last scene.
         running = self.ask(n=32, tokens=2000)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.members.worker.metric("lockstep_worker_sequences_running") == 0:
