@@ -34,7 +34,7 @@ class Cluster {
     for (int64_t i = 0; i < count; ++i) {
       auto spec = std::make_shared<SequenceSpec>();
       spec->sequence = base::SequenceId(absl::StrCat("request/", ++handle_));
-      spec->prompt_ids.assign(256, static_cast<uint32_t>(handle_));
+      spec->prompt = std::make_shared<const std::vector<uint32_t>>(256, handle_);
       spec->max_new_tokens = 1 << 20;
       opens.push_back({.handle = handle_,
                        .spec = std::move(spec),
