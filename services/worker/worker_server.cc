@@ -228,7 +228,7 @@ v1::RegisterRequest WorkerServer::Impl::Registration() const {
   request.set_address(options_.advertise.empty()
                           ? absl::StrCat(HostOf(options_.server.rpc.address), ":", server_->port())
                           : options_.advertise);
-  request.set_metrics_address(base_->metrics_address());
+  request.set_metrics_address(base_->metrics_address(options_.advertise));
   *request.mutable_fingerprint() = MakeFingerprint(model_.fingerprint, tokenizer_.get());
   v1::WorkerCapacity* capacity = request.mutable_capacity();
   capacity->set_kv_blocks(model_.executor->kv_block_count());
