@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 120
 LIFE_SECONDS = 1
 # Of processor time, 10 ms each, until the busiest thread is known.
 TICKS_TO_TELL = 10
-PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+PTRACE_CONT, PTRACE_SEIZE, PTRACE_INTERRUPT = 7, 0x4206, 0x4207
 WAIT_FOR_ANY_THREAD = 0x40000000
 
 
@@ -79,6 +79,17 @@ def busiest_thread(pid):
         thread = max(now, key=lambda one: now[one] - before.get(one, 0))
         if now[thread] - before.get(thread, 0) >= TICKS_TO_TELL:
             return thread
+
+
+def stop_in_own_code(pid, thread):
+    """Not in a system call, such as one of gRPC's, whose locks it would hold for all others."""
+    ptrace(PTRACE_SEIZE, thread)
+    while True:
+        ptrace(PTRACE_INTERRUPT, thread)
+        os.waitpid(thread, WAIT_FOR_ANY_THREAD)
+        if pathlib.Path(f"/proc/{pid}/task/{thread}/syscall").read_text().startswith("-1 "):
+            return
+        ptrace(PTRACE_CONT, thread)
 
 
 class Cluster:
@@ -277,9 +288,7 @@ class Cluster:
             if running.done():
                 running = self.ask(n=32, tokens=2000)
         thread = busiest_thread(self.members.worker.child.pid)
-        ptrace(PTRACE_SEIZE, thread)
-        ptrace(PTRACE_INTERRUPT, thread)
-        os.waitpid(thread, WAIT_FOR_ANY_THREAD)
+        stop_in_own_code(self.members.worker.child.pid, thread)
         try:
             yield
         finally:
