@@ -121,8 +121,11 @@ class Prometheus(Process):
         (self.folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
 
     def started(self):
+        listening = r'"Listening on" address=(\S+)'
         output = self.read_until(r"Server is ready")
-        self.address = re.search(r'"Listening on" address=(\S+)', output).group(1)
+        if not re.search(listening, output):  # Two threads write these lines.
+            output += self.read_until(listening)
+        self.address = re.search(listening, output).group(1)
 
     def query(self, expression):
         """The values of an instant query, by instance."""

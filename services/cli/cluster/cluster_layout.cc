@@ -115,7 +115,10 @@ std::vector<int> ClusterLayout::ports() const {
 }
 
 std::string DefaultRunDir(int port) {
-  return (std::filesystem::temp_directory_path() / absl::StrCat("lockstep-", port)).string();
+  std::error_code missing;
+  const std::filesystem::path directory = std::filesystem::temp_directory_path(missing);
+  return ((missing ? std::filesystem::path("/tmp") : directory) / absl::StrCat("lockstep-", port))
+      .string();
 }
 
 std::string PidPath(const std::string& run_dir, const std::string& member) {

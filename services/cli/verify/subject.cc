@@ -14,6 +14,7 @@ namespace {
 
 // Keys tried until every worker has one; with rendezvous hashing each has an equal chance.
 constexpr int kKeysTried = 512;
+constexpr int kKeyRounds = 5;
 constexpr char kRanksGauge[] = "lockstep_worker_ranks";
 
 // One line of solved arithmetic, as the demo model knows it; any model can read it.
@@ -94,23 +95,43 @@ absl::Status Subject::Refresh() {
   return absl::OkStatus();
 }
 
+// While a worker is kept out, as one that has just come back is for a moment, keys that are its own
+// go elsewhere: only keys that lead to the same workers once more are taken.
 absl::Status Subject::FindKeys() {
-  const std::vector<std::string> names = workers();
-  keys_.assign(names.size(), "");
-  size_t missing = names.size();
+  for (int round = 0; round < kKeyRounds; ++round) {
+    LOCKSTEP_RETURN_IF_ERROR(TryKeys());
+    bool same = true;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const std::string worker, WorkerOf(keys_[i]));
+      same = same && worker == info_.workers(static_cast<int>(i)).worker_id();
+    }
+    if (same) return absl::OkStatus();
+  }
+  return absl::UnavailableError("requests with one routing key go to one worker and then another");
+}
+
+absl::StatusOr<std::string> Subject::WorkerOf(const std::string& key) {
   v1::GenerateRequest request;
   request.mutable_prompt_ids()->add_ids(1);
   request.mutable_stop()->set_max_new_tokens(1);
   request.set_seed(1);
+  request.set_routing_key(key);
+  LOCKSTEP_ASSIGN_OR_RETURN(const v1::Sample sample, WholeSample(cluster_->Generate(request)));
+  return sample.usage().worker_id();
+}
+
+absl::Status Subject::TryKeys() {
+  const std::vector<std::string> names = workers();
+  keys_.assign(names.size(), "");
+  size_t missing = names.size();
   for (int i = 0; i < kKeysTried && missing > 0; ++i) {
-    request.set_routing_key(absl::StrCat("verify-", i));
-    LOCKSTEP_ASSIGN_OR_RETURN(const v1::Sample sample, WholeSample(cluster_->Generate(request)));
-    const std::string& worker = sample.usage().worker_id();
+    const std::string tried = absl::StrCat("verify-", i);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string worker, WorkerOf(tried));
     const auto it = std::find(names.begin(), names.end(), worker);
     if (it == names.end()) continue;
     std::string& key = keys_[static_cast<size_t>(it - names.begin())];
     if (!key.empty()) continue;
-    key = request.routing_key();
+    key = tried;
     --missing;
   }
   if (missing == 0) return absl::OkStatus();

@@ -82,6 +82,9 @@ class Subject {
   Subject(client::RolloutClient* cluster, client::MetricsAccess metrics)
       : cluster_(cluster), metrics_(std::move(metrics)) {}
   absl::Status FindKeys();
+  absl::Status TryKeys();
+  // Who answers a request with this routing key now.
+  absl::StatusOr<std::string> WorkerOf(const std::string& key);
 
   client::RolloutClient* cluster_;
   client::MetricsAccess metrics_;
