@@ -9,6 +9,7 @@ import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import generated_page  # noqa: E402
 import proto_text  # noqa: E402
 
 PROTO = "proto/lockstep/config/v1/config.proto"
@@ -54,16 +55,5 @@ def _cell(text):
     return text.replace("|", "\\|")
 
 
-def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
-    page = generate(root)
-    path = root / PAGE
-    if "--check" in sys.argv[1:]:
-        if not path.exists() or path.read_text(encoding="utf-8") != page:
-            sys.exit(f"{PAGE} is not current: run docs/generate_config.py")
-    else:
-        path.write_text(page, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    generated_page.main(PAGE, generate)

@@ -7,7 +7,8 @@ Usage: docs/generate_metrics.py [--check]     (--check only says whether the pag
 import dataclasses
 import pathlib
 import re
-import sys
+
+import generated_page
 
 PAGE = "docs/metrics.md"
 ROOMS = ("services", "common/service")
@@ -102,16 +103,5 @@ def generate(root):
     return "\n".join(page).replace("\n\n\n", "\n\n") + "\n"
 
 
-def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
-    page = generate(root)
-    path = root / PAGE
-    if "--check" in sys.argv[1:]:
-        if not path.exists() or path.read_text(encoding="utf-8") != page:
-            sys.exit(f"{PAGE} is not current: run docs/generate_metrics.py")
-    else:
-        path.write_text(page, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    generated_page.main(PAGE, generate)

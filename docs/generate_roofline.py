@@ -10,7 +10,8 @@ import collections
 import json
 import pathlib
 import statistics
-import sys
+
+import generated_page
 
 PAGE = "docs/roofline.md"
 BATCHES = (1, 16, 64, 256)
@@ -133,16 +134,5 @@ def generate(root):
         moving=round(100 * moving / records.step(16)), over=f"{moving / least:.2f}")
 
 
-def main():
-    root = pathlib.Path(__file__).resolve().parent.parent
-    page = generate(root)
-    path = root / PAGE
-    if "--check" in sys.argv[1:]:
-        if not path.exists() or path.read_text(encoding="utf-8") != page:
-            sys.exit(f"{PAGE} is not current: run docs/generate_roofline.py")
-    else:
-        path.write_text(page, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    generated_page.main(PAGE, generate)

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "common/rpc/deadline.h"
 #include "common/rpc/status_conversion.h"
 #include "services/worker/codec.h"
@@ -40,19 +41,6 @@ void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
   rpc::ApplyScope({.deadline = absl::Now() + timeout}, context);
 }
 
-v1::LeaveRequest Draining() {
-  v1::LeaveRequest request;
-  request.set_drain(true);
-  return request;
-}
-
-v1::LeaveRequest Leaving(v1::WorkerFault fault) {
-  v1::LeaveRequest request;
-  request.set_force(true);
-  request.set_fault(fault);
-  return request;
-}
-
 // Not an answer of the scheduler's.
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -80,7 +68,7 @@ SchedulerLink::~SchedulerLink() {
 
 void SchedulerLink::Run() {
   while (!stopping()) {
-    if (!deps_.engine->health().ok()) return;  // The process ends, and says so by LeaveFailed.
+    if (!deps_.engine->health().ok()) return;  // The process ends, and says so by LeaveAtOnce.
     if (alive_ && !deps_.fence->Tick()) {
       LoseLease(absl::AbortedError("the process stood still for longer than its lease"));
     }
@@ -193,9 +181,13 @@ void SchedulerLink::LoseLease(const absl::Status& reason) {
   registered_ = alive_ = false;
 }
 
-absl::Status SchedulerLink::Leave(v1::LeaveRequest request, absl::Duration timeout,
+absl::Status SchedulerLink::Leave(bool drain, v1::WorkerFault fault, absl::Duration timeout,
                                   bool* others_available) {
+  v1::LeaveRequest request;
   *request.mutable_worker() = EncodeIdentity(deps_.fence->identity());
+  request.set_drain(drain);
+  request.set_force(!drain);
+  request.set_fault(fault);
   grpc::ClientContext context;
   SetDeadline(timeout, &context);
   v1::LeaveResponse response;
@@ -205,7 +197,9 @@ absl::Status SchedulerLink::Leave(v1::LeaveRequest request, absl::Duration timeo
 }
 
 void SchedulerLink::AnnounceAgain() {
-  if (absl::Status status = Leave(Draining(), lease_ / 2, nullptr); !status.ok()) {
+  const absl::Status status =
+      Leave(/*drain=*/true, v1::WORKER_FAULT_UNSPECIFIED, lease_ / 2, nullptr);
+  if (!status.ok()) {
     deps_.logger.Warning("drain_not_announced", {{"error", status}});
   }
 }
@@ -213,9 +207,8 @@ void SchedulerLink::AnnounceAgain() {
 absl::StatusOr<bool> SchedulerLink::AnnounceDrain(absl::Duration timeout) {
   draining_ = true;
   bool others_available = false;
-  if (absl::Status status = Leave(Draining(), timeout, &others_available); !status.ok()) {
-    return status;
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      Leave(/*drain=*/true, v1::WORKER_FAULT_UNSPECIFIED, timeout, &others_available));
   return others_available;
 }
 
@@ -226,14 +219,12 @@ void SchedulerLink::LeaveForGood(absl::Duration timeout) {
     changed_.NotifyAll();
   }
   thread_.join();
-  if (absl::Status status = Leave(Leaving(v1::WORKER_FAULT_UNSPECIFIED), timeout, nullptr);
-      !status.ok()) {
-    deps_.logger.Warning("leave_failed", {{"error", status}});
-  }
+  LeaveAtOnce(v1::WORKER_FAULT_UNSPECIFIED, timeout);
 }
 
-void SchedulerLink::LeaveFailed(v1::WorkerFault fault, absl::Duration timeout) {
-  if (absl::Status status = Leave(Leaving(fault), timeout, nullptr); !status.ok()) {
+void SchedulerLink::LeaveAtOnce(v1::WorkerFault fault, absl::Duration timeout) {
+  const absl::Status status = Leave(/*drain=*/false, fault, timeout, nullptr);
+  if (!status.ok()) {
     deps_.logger.Warning("leave_failed", {{"error", status}});
   }
 }

@@ -48,7 +48,7 @@ class SchedulerLink {
   // Gives the lease back; afterwards nothing is renewed.
   void LeaveForGood(absl::Duration timeout);
   // The same for a worker whose process ends now: waits for no thread.
-  void LeaveFailed(v1::WorkerFault fault, absl::Duration timeout);
+  void LeaveAtOnce(v1::WorkerFault fault, absl::Duration timeout);
 
  private:
   void Run();
@@ -61,7 +61,8 @@ class SchedulerLink {
   void LoseLease(const absl::Status& reason);
   // A scheduler that has restarted does not know that this worker drains.
   void AnnounceAgain();
-  absl::Status Leave(v1::LeaveRequest request, absl::Duration timeout, bool* others_available);
+  absl::Status Leave(bool drain, v1::WorkerFault fault, absl::Duration timeout,
+                     bool* others_available);
   // Waits for the pause between two heartbeats, ticking the fence; false when stopping.
   bool Pause(absl::Duration pause);
   bool stopping() const;

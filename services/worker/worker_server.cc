@@ -280,7 +280,7 @@ absl::Status WorkerServer::Impl::health() const {
 
 // DATA_LOSS is of the audit, and of ranks that differ.
 void WorkerServer::Impl::LeaveFailed() {
-  link_->LeaveFailed(absl::IsDataLoss(health()) ? v1::WORKER_FAULT_BITS : v1::WORKER_FAULT_ENGINE,
+  link_->LeaveAtOnce(absl::IsDataLoss(health()) ? v1::WORKER_FAULT_BITS : v1::WORKER_FAULT_ENGINE,
                      kFarewellTimeout);
 }
 
