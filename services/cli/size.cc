@@ -8,6 +8,8 @@
 #include "services/cli/generate_flags.h"
 #include "services/cli/model_flag.h"
 #include "services/cli/verbs.h"
+#include "services/text/tokenizer.h"
+#include "services/worker/model/checkpoint.h"
 #include "services/worker/model/model_config.h"
 #include "services/worker/model/model_name.h"
 #include "services/worker/model/random_model.h"
@@ -33,6 +35,23 @@ absl::StatusOr<worker::ModelConfig> ConfigOf(const std::string& model) {
   return std::move(random.config);
 }
 
+// What a download that was cut leaves behind: shards or a tokenizer that are absent, or short.
+absl::Status CheckFiles(const std::string& model, const worker::ModelConfig& config) {
+  if (!worker::NamesDirectory(model)) {
+    return absl::InvalidArgumentError(absl::StrCat("--check_files: ", model, " has no files"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const worker::Checkpoint checkpoint, worker::Checkpoint::Open(model));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto tokenizer, text::Tokenizer::Load(model));
+  if (tokenizer->vocab_size() > config.vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model, ": tokenizer.json has ids up to ", tokenizer->vocab_size() - 1,
+                     ", config.json a vocab_size of ", config.vocabulary));
+  }
+  std::printf("files                 %zu tensors, a tokenizer of %d ids\n",
+              checkpoint.tensors().size(), tokenizer->vocab_size());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunSize(const Arguments& arguments) {
@@ -41,16 +60,20 @@ absl::Status RunSize(const Arguments& arguments) {
   int64_t kv_mib = 256;
   int64_t tokens = 1024;
   int64_t tensor_parallel = 1;
+  bool check_files = false;
   Flags flags("size", "Says how many tokens and sequences fit into a KV budget.");
   flags.Require("model", &model, "Hugging Face directory, or random:SHAPE");
   flags.Add("backend", &backend, "cpu or cuda");
   flags.Add("kv_mib", &kv_mib, {1, kKvMibMax}, "KV budget of each rank of a worker, MiB");
   flags.Add("tensor_parallel", &tensor_parallel, {1, kRanksMax}, "ranks of a worker");
   flags.Add("tokens", &tokens, {1, kTokensMax}, "prompt plus generated tokens of one sequence");
+  flags.Add("check_files", &check_files,
+            "refuse a directory whose weights or tokenizer are absent or cut short");
   LOCKSTEP_RETURN_IF_ERROR(flags.Parse(arguments));
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t element_bytes, ElementBytes(backend));
   LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
   LOCKSTEP_ASSIGN_OR_RETURN(const worker::ModelConfig whole, ConfigOf(model));
+  if (check_files) LOCKSTEP_RETURN_IF_ERROR(CheckFiles(model, whole));
   // A rank owns whole segments, so there are as many at least.
   const int ranks = static_cast<int>(tensor_parallel);
   LOCKSTEP_RETURN_IF_ERROR(worker::CheckRanks(whole, ranks, ranks));

@@ -33,6 +33,9 @@ struct GatewayMetrics {
         samples_open(registry, "lockstep_gateway_samples_open", "Samples in work now."),
         kept_bytes(registry, "lockstep_gateway_kept_result_bytes",
                    "Memory of finished answers kept for a retry, bytes."),
+        prompt_bytes(registry, "lockstep_gateway_prompt_bytes",
+                     "Bytes of token ids and parameters of the requests in work, once for all "
+                     "samples of a request. At most prompt_bytes_max."),
         stream_slots_used(registry, "lockstep_gateway_stream_slots_used",
                           "Prompts of GenerateMany streams in work now."),
         streams_waiting(registry, "lockstep_gateway_streams_waiting",
@@ -57,6 +60,7 @@ struct GatewayMetrics {
   metrics::Counter long_work;
   metrics::Gauge samples_open;
   metrics::Gauge kept_bytes;
+  metrics::Gauge prompt_bytes;
   metrics::Gauge stream_slots_used;
   metrics::Gauge streams_waiting;
   metrics::Gauge routers_connected;

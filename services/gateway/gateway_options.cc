@@ -34,6 +34,9 @@ absl::StatusOr<GatewayOptions> ReadGatewayOptions(const config::v1::GatewayConfi
       SecondsOr("default_deadline_seconds", config.default_deadline_seconds(), 600, 0.1, 86400));
   LOCKSTEP_ASSIGN_OR_RETURN(o.sequences_max,
                             IntegerOr("sequences_max", config.sequences_max(), 65536, 1, 1 << 24));
+  LOCKSTEP_ASSIGN_OR_RETURN(o.prompt_bytes_max,
+                            IntegerOr("prompt_bytes_max", config.prompt_bytes_max(),
+                                      int64_t{256} << 20, 1, int64_t{1} << 40));
   LOCKSTEP_ASSIGN_OR_RETURN(o.stream_slots,
                             IntegerOr("stream_slots", config.stream_slots(), 1024, 1, 65536));
   LOCKSTEP_ASSIGN_OR_RETURN(

@@ -21,6 +21,7 @@ struct GatewayOptions {
   absl::Duration connection_age;
   absl::Duration default_deadline;
   int64_t sequences_max = 0;
+  int64_t prompt_bytes_max = 0;
   int64_t stream_slots = 0;
   int64_t stream_slots_total = 0;
   absl::Duration stream_idle_timeout;

@@ -123,7 +123,8 @@ absl::Status GatewayServer::Impl::Start() {
       RequestTable::Options{.result_ttl = options_.result_ttl,
                             .orphan_grace = options_.orphan_grace,
                             .result_bytes_max = options_.result_bytes_max,
-                            .sequences_max = options_.sequences_max},
+                            .sequences_max = options_.sequences_max,
+                            .prompt_bytes_max = options_.prompt_bytes_max},
       base_->clock(), metrics_.get(), base_->logger());
   routes_ = std::make_unique<RoutePool>(options_.routers,
                                         service::ChannelOptionsTo("router", options_.server),

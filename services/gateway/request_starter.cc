@@ -16,6 +16,14 @@ std::string DigestOf(const Request& request) {
   return request.request_id().empty() ? std::string() : BodyDigest(request);
 }
 
+// Samples share what they are all given.
+RequestTable::Size SizeOf(const ValidRequest& request) {
+  const size_t ids = request.prompt_ids.size() + request.generated_ids.size();
+  return {.samples = request.n,
+          .prompt_bytes =
+              static_cast<int64_t>(ids * sizeof(int32_t) + request.effective.ByteSizeLong())};
+}
+
 // The stops as the ledger's own matcher sees them: the same set that the worker is given.
 absl::StatusOr<std::shared_ptr<const text::StopSet>> MakeStops(const ValidRequest& request) {
   const v1::StopOptions& stop = request.effective.stop();
@@ -104,7 +112,7 @@ absl::StatusOr<RequestStarter::Started> RequestStarter::Start(
         deps_);
   };
   absl::StatusOr<RequestTable::Found> found =
-      table_->FindOrMake(request_id, body_digest, valid->n, deadline, make);
+      table_->FindOrMake(request_id, body_digest, SizeOf(*valid), deadline, make);
   if (!found.ok()) return refuse(found.status());
   logger.Step("request_accepted", {{"request", request_id},
                                    {"samples", found->generation->context().request.n},

@@ -14,10 +14,10 @@ RequestTable::RequestTable(Options options, const base::Clock* clock, GatewayMet
 
 absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(const std::string& request_id,
                                                              const std::string& body_digest,
-                                                             int64_t samples, absl::Time deadline,
+                                                             Size size, absl::Time deadline,
                                                              Make make) {
   while (true) {
-    absl::StatusOr<Found> found = FindOrMakeOnce(request_id, body_digest, samples, make);
+    absl::StatusOr<Found> found = FindOrMakeOnce(request_id, body_digest, size, make);
     if (!found.ok() || !found->attached) return found;
     if (found->generation->Join(deadline)) {
       metrics_->attached.Increment();
@@ -31,7 +31,7 @@ absl::StatusOr<RequestTable::Found> RequestTable::FindOrMake(const std::string& 
 
 absl::StatusOr<RequestTable::Found> RequestTable::FindOrMakeOnce(const std::string& request_id,
                                                                  const std::string& body_digest,
-                                                                 int64_t samples, Make make) {
+                                                                 Size size, Make make) {
   base::MutexLock lock(&mutex_);
   // One that has ended since the last sweep, cut short, must not answer for the next one.
   if (in_work_.contains(request_id) && entries_[request_id].generation->finished()) {
@@ -45,17 +45,29 @@ absl::StatusOr<RequestTable::Found> RequestTable::FindOrMakeOnce(const std::stri
     }
     return Found{found->second.generation, true};
   }
-  if (samples_in_work_ + samples > options_.sequences_max) {
-    return base::WithRetryAdvice(absl::ResourceExhaustedError(absl::StrCat(
-                                     "n: ", samples, " more samples, ", samples_in_work_,
-                                     " are in work, at most ", options_.sequences_max)),
-                                 {.retryable = true, .delay = absl::Seconds(1)});
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckRoomLocked(size));
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Generation> generation, make());
-  samples_in_work_ += samples;
-  entries_[request_id] = {generation, body_digest, samples, clock_->Now()};
+  in_work_size_.samples += size.samples;
+  in_work_size_.prompt_bytes += size.prompt_bytes;
+  metrics_->prompt_bytes.Set(static_cast<double>(in_work_size_.prompt_bytes));
+  entries_[request_id] = {generation, body_digest, size, clock_->Now()};
   in_work_.insert(request_id);
   return Found{std::move(generation), false};
+}
+
+absl::Status RequestTable::CheckRoomLocked(Size size) const {
+  std::string full;
+  if (in_work_size_.samples + size.samples > options_.sequences_max) {
+    full = absl::StrCat("n: ", size.samples, " more samples, ", in_work_size_.samples,
+                        " are in work, at most ", options_.sequences_max);
+  } else if (in_work_size_.prompt_bytes > 0 &&  // One that is larger than all there is runs alone.
+             in_work_size_.prompt_bytes + size.prompt_bytes > options_.prompt_bytes_max) {
+    full = absl::StrCat("prompt: ", size.prompt_bytes, " more bytes, ", in_work_size_.prompt_bytes,
+                        " are in work, at most ", options_.prompt_bytes_max);
+  }
+  if (full.empty()) return absl::OkStatus();
+  return base::WithRetryAdvice(absl::ResourceExhaustedError(full),
+                               {.retryable = true, .delay = absl::Seconds(1)});
 }
 
 std::shared_ptr<Generation> RequestTable::Find(const std::string& request_id) const {
@@ -105,11 +117,13 @@ void RequestTable::KeepFinishedLocked(const std::string& request_id, absl::Time 
   const auto found = entries_.find(request_id);
   Entry& entry = found->second;
   in_work_.erase(request_id);
-  samples_in_work_ -= entry.samples;
+  in_work_size_.samples -= entry.size.samples;
+  in_work_size_.prompt_bytes -= entry.size.prompt_bytes;
+  metrics_->prompt_bytes.Set(static_cast<double>(in_work_size_.prompt_bytes));
   const RequestContext& context = entry.generation->context();
   logger_.ForRequest(context.trace_id, request_id)
       .Step("request_ended", {{"request", request_id},
-                              {"samples", entry.samples},
+                              {"samples", entry.size.samples},
                               {"completed", entry.generation->completed_sample_count()},
                               {"seconds", now - entry.started}});
   // Nobody knows a minted id, so nobody can ask again; and a retry of what failed or was cut short

@@ -26,7 +26,13 @@ class RequestTable {
     absl::Duration result_ttl;
     absl::Duration orphan_grace;  // How long a request runs on after its client went.
     int64_t result_bytes_max = 0;
-    int64_t sequences_max = 0;  // Samples in work.
+    int64_t sequences_max = 0;     // Samples in work.
+    int64_t prompt_bytes_max = 0;  // Of requests in work.
+  };
+  // What a request takes while it is in work.
+  struct Size {
+    int64_t samples = 0;
+    int64_t prompt_bytes = 0;
   };
   RequestTable(Options options, const base::Clock* clock, GatewayMetrics* metrics,
                log::Logger logger);
@@ -37,11 +43,11 @@ class RequestTable {
   };
   // The generation with this id if the body is the same, joined for a caller with this deadline,
   // else a new one by `make`. The caller has to Subscribe. ALREADY_EXISTS: another body under the
-  // id. RESOURCE_EXHAUSTED, with a retry delay: too many samples in work. `make` runs under the
-  // lock and starts nothing.
+  // id. RESOURCE_EXHAUSTED, with a retry delay: too much is in work. `make` runs under the lock
+  // and starts nothing.
   using Make = absl::FunctionRef<absl::StatusOr<std::shared_ptr<Generation>>()>;
   absl::StatusOr<Found> FindOrMake(const std::string& request_id, const std::string& body_digest,
-                                   int64_t samples, absl::Time deadline, Make make);
+                                   Size size, absl::Time deadline, Make make);
 
   // Null when unknown.
   std::shared_ptr<Generation> Find(const std::string& request_id) const;
@@ -55,13 +61,14 @@ class RequestTable {
   struct Entry {
     std::shared_ptr<Generation> generation;
     std::string body_digest;
-    int64_t samples = 0;
+    Size size;
     absl::Time started;
     absl::Time finished = absl::InfiniteFuture();
     int64_t bytes = 0;  // Once finished.
   };
   absl::StatusOr<Found> FindOrMakeOnce(const std::string& request_id,
-                                       const std::string& body_digest, int64_t samples, Make make);
+                                       const std::string& body_digest, Size size, Make make);
+  absl::Status CheckRoomLocked(Size size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KeepFinishedLocked(const std::string& request_id, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -74,7 +81,7 @@ class RequestTable {
   // Ids of the entries in work, which a sweep walks: many more are kept.
   absl::flat_hash_set<std::string> in_work_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> finished_order_ ABSL_GUARDED_BY(mutex_);  // Oldest first.
-  int64_t samples_in_work_ ABSL_GUARDED_BY(mutex_) = 0;
+  Size in_work_size_ ABSL_GUARDED_BY(mutex_);
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -32,12 +32,7 @@ void RouterCore::Open(GatewayId gateway, std::vector<OpenSequence> opens) {
   for (OpenSequence& open : opens) {
     const uint64_t handle = open.handle;
     absl::Status status = CheckOpen(open);
-    if (status.ok() && ledger_.size() >= static_cast<size_t>(options_.sequences_max)) {
-      status =
-          base::WithRetryAdvice(absl::ResourceExhaustedError(absl::StrCat(
-                                    "sequences_max of the router is ", options_.sequences_max)),
-                                {.retryable = true, .delay = absl::Seconds(1)});
-    }
+    if (status.ok()) status = CheckRoomFor(*open.spec);
     if (ledger_.FindByHandle(gateway, handle) != nullptr) {
       deps_.logger.Error("handle_used_twice", {{"gateway", gateway}, {"handle", handle}});
       continue;
@@ -45,6 +40,7 @@ void RouterCore::Open(GatewayId gateway, std::vector<OpenSequence> opens) {
     deps_.metrics->opened.Increment();
     deps_.metrics->sequences.Add(1);
     SequenceRecord* record = ledger_.Open(gateway, std::move(open), now);
+    deps_.metrics->prompt_bytes.Set(static_cast<double>(ledger_.spec_bytes()));
     if (!status.ok()) {
       EndWithError(record, std::move(status));
       continue;
@@ -53,6 +49,21 @@ void RouterCore::Open(GatewayId gateway, std::vector<OpenSequence> opens) {
     record->prefix_hash = PrefixHash(*record->spec);
   }
   PlaceWaiting();
+}
+
+absl::Status RouterCore::CheckRoomFor(const SequenceSpec& spec) const {
+  std::string full;
+  if (ledger_.size() >= static_cast<size_t>(options_.sequences_max)) {
+    full = absl::StrCat("sequences_max of the router is ", options_.sequences_max);
+  } else if (const int64_t bytes = ledger_.BytesToAdd(spec);
+             // One that is larger than all there is still runs, alone.
+             ledger_.spec_bytes() > 0 && ledger_.spec_bytes() + bytes > options_.prompt_bytes_max) {
+    full = absl::StrCat("prompt_bytes_max of the router is ", options_.prompt_bytes_max, ", ",
+                        ledger_.spec_bytes(), " are in work and this one has ", bytes);
+  }
+  if (full.empty()) return absl::OkStatus();
+  return base::WithRetryAdvice(absl::ResourceExhaustedError(full),
+                               {.retryable = true, .delay = absl::Seconds(1)});
 }
 
 void RouterCore::Cancel(GatewayId gateway, uint64_t handle) {
@@ -294,6 +305,7 @@ void RouterCore::Close(SequenceRecord* record) {
   deps_.metrics->sequences.Add(-1);
   ward_.Leave(record->id);
   ledger_.Close(record);
+  deps_.metrics->prompt_bytes.Set(static_cast<double>(ledger_.spec_bytes()));
 }
 
 void RouterCore::EndWithError(SequenceRecord* record, absl::Status error) {

@@ -22,6 +22,7 @@ struct RouterCoreOptions {
   int64_t affinity_tokens = 256;
   int64_t poison_limit = 2;
   int64_t sequences_max = 131072;
+  int64_t prompt_bytes_max = int64_t{256} << 20;
   // Samples of a group that are placed as one; larger groups are spread.
   int64_t group_unit = 16;
   absl::Duration back_off_initial = absl::Milliseconds(50);
@@ -89,6 +90,9 @@ class RouterCore {
 
  private:
   using Records = std::vector<SequenceRecord*>;
+
+  // RESOURCE_EXHAUSTED, with a retry delay, when the router holds as much as it may.
+  absl::Status CheckRoomFor(const SequenceSpec& spec) const;
 
   // Asks for tickets for all that wait and may go. Each public event ends with it.
   void PlaceWaiting();

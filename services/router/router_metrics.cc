@@ -6,6 +6,10 @@ namespace lockstep::router {
 
 RouterMetrics::RouterMetrics(metrics::Registry* registry)
     : sequences(registry, "lockstep_router_sequences", "Sequences in work."),
+      prompt_bytes(
+          registry, "lockstep_router_prompt_bytes",
+          "Bytes of token ids and parameters of the sequences in work; samples of a prompt "
+          "count it once. At most prompt_bytes_max."),
       opened(registry, "lockstep_router_opened_total", "Sequences that gateways opened."),
       ended(registry, "lockstep_router_ended_total", "Sequences ended, by reason.", "reason",
             {"stop", "length", "abort", "error", "partial"}),

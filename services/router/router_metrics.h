@@ -21,6 +21,7 @@ struct RouterMetrics {
   explicit RouterMetrics(metrics::Registry* registry);
 
   metrics::Gauge sequences;
+  metrics::Gauge prompt_bytes;
   metrics::Counter opened;
   metrics::CounterBy<EndReason> ended;
   metrics::CounterBy<RouteReason> routed;

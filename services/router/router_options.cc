@@ -29,6 +29,9 @@ absl::StatusOr<RouterOptions> ReadRouterOptions(const config::v1::RouterConfig& 
   LOCKSTEP_ASSIGN_OR_RETURN(options.core.sequences_max,
                             read("sequences_max", config.sequences_max(),
                                  options.core.sequences_max, 1, int64_t{1} << 24));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.core.prompt_bytes_max,
+                            read("prompt_bytes_max", config.prompt_bytes_max(),
+                                 options.core.prompt_bytes_max, 1, int64_t{1} << 40));
   return options;
 }
 

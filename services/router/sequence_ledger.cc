@@ -5,6 +5,18 @@
 #include "common/base/deadline_margin.h"
 
 namespace lockstep::router {
+namespace {
+
+int64_t BytesOf(const std::vector<uint32_t>& ids) {
+  return static_cast<int64_t>(ids.size() * sizeof(uint32_t));
+}
+
+// Without the prompt, which others may share.
+int64_t OwnBytesOf(const SequenceSpec& spec) {
+  return BytesOf(spec.generated_ids) + static_cast<int64_t>(spec.body.size());
+}
+
+}  // namespace
 
 SequenceRecord::SequenceRecord(uint64_t id_in, GatewayId gateway_in, OpenSequence open,
                                absl::Time now)
@@ -24,6 +36,8 @@ SequenceRecord* SequenceLedger::Open(GatewayId gateway, OpenSequence open, absl:
   const auto [slot, added] = by_handle_.try_emplace({gateway, open.handle}, nullptr);
   if (!added) return nullptr;
   const uint64_t id = ++last_id_;
+  spec_bytes_ += BytesToAdd(*open.spec);
+  ++prompt_uses_[open.spec->prompt.get()];
   auto record = std::make_unique<SequenceRecord>(id, gateway, std::move(open), now);
   slot->second = record.get();
   waiting_.insert({record->retry_at, id});
@@ -35,7 +49,15 @@ void SequenceLedger::Close(SequenceRecord* record) {
   LeaveState(record);
   deadlines_.erase({record->deadline, record->id});
   by_handle_.erase({record->gateway, record->handle});
+  const auto uses = prompt_uses_.find(record->spec->prompt.get());
+  if (--uses->second == 0) prompt_uses_.erase(uses);
+  spec_bytes_ -= BytesToAdd(*record->spec);
   records_.erase(record->id);
+}
+
+int64_t SequenceLedger::BytesToAdd(const SequenceSpec& spec) const {
+  const bool shared = prompt_uses_.contains(spec.prompt.get());
+  return OwnBytesOf(spec) + (shared ? 0 : BytesOf(*spec.prompt));
 }
 
 SequenceRecord* SequenceLedger::FindByHandle(GatewayId gateway, uint64_t handle) {

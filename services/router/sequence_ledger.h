@@ -101,6 +101,11 @@ class SequenceLedger {
   absl::Time next_deadline() const;
 
   size_t size() const { return records_.size(); }
+  // Bytes of what the open sequences were opened with: ids and parameters. Samples of a prompt
+  // count it once.
+  int64_t spec_bytes() const { return spec_bytes_; }
+  // What the sequence would add to them.
+  int64_t BytesToAdd(const SequenceSpec& spec) const;
   size_t admitting_count() const { return by_admission_.size(); }
 
  private:
@@ -108,6 +113,8 @@ class SequenceLedger {
 
   uint64_t last_id_ = 0;
   uint64_t last_admit_handle_ = 0;
+  int64_t spec_bytes_ = 0;
+  absl::flat_hash_map<const std::vector<uint32_t>*, int64_t> prompt_uses_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<SequenceRecord>> records_;
   absl::flat_hash_map<std::pair<GatewayId, uint64_t>, SequenceRecord*> by_handle_;
   absl::flat_hash_map<uint64_t, SequenceRecord*> by_admission_;

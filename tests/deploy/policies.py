@@ -17,8 +17,8 @@ WORKER_BASE_BYTES = 512 << 20
 GPU_WORKER_BASE_BYTES = 4 << 30
 # Of all others, and of what starts before a process.
 BASE_BYTES = 256 << 20
-# What a gateway keeps of finished answers unless told otherwise.
-RESULT_BYTES_MAX = 256 << 20
+# What a gateway keeps of finished answers, and it and a router of prompts, unless told otherwise.
+RESULT_BYTES_MAX = PROMPT_BYTES_MAX = 256 << 20
 # A start may take this long. On GPUs there are weights to load and kernels to certify.
 STARTUP_SECONDS, WORKER_STARTUP_SECONDS, GPU_STARTUP_SECONDS = 60, 120, 600
 # Between the last address that a name gives and the last caller that has looked it up.
@@ -93,8 +93,10 @@ def on_gpu(worker):
 
 def memory_needed(workload):
     """Bytes that the limit of the main container has to be at least."""
-    if workload.name == "gateway":
-        return BASE_BYTES + int(workload.setting("result_bytes_max", RESULT_BYTES_MAX))
+    if workload.name in ("gateway", "router"):
+        prompts = int(workload.setting("prompt_bytes_max", PROMPT_BYTES_MAX))
+        results = workload.setting("result_bytes_max", RESULT_BYTES_MAX)
+        return BASE_BYTES + prompts + (int(results) if workload.name == "gateway" else 0)
     if workload.name != "worker":
         return BASE_BYTES
     if on_gpu(workload):
@@ -271,6 +273,8 @@ def model(cluster):
     if cluster.workload("gateway").setting("tokenizer_dir", "") != place:
         yield f"the gateways' tokenizer is not that of {place}"
     for one in cluster.workload("worker").pod.get("initContainers", []):
+        if "--check_files" not in one["args"]:
+            yield f"{one['name']} does not look at the model's files"
         if f"--model={place}" not in one["args"]:
             yield f"{one['name']} looks at another model than {place}"
 

@@ -17,11 +17,11 @@ Runs from a bundle (see bundle.sh) or from a built tree, with Python's own libra
                prefix cache and sampling on; its mode failover kills each worker once
   demo         the demo model on the GPU against the CPU: `lockstep compare`, and the task
 
-On a host with two GPUs, and only when asked for:
+On a host with two GPUs, or with as many as --ranks says, and only when asked for:
 
-  tp           a worker on one GPU and one that two share: `lockstep verify --mode=tp` and others,
+  tp           a worker on one GPU and one that all share: `lockstep verify --mode=tp` and others,
                of which failover kills each in mid-stream
-  ranks        workers join that two GPUs share, of which in mid-stream one is lost, stalls, or is
+  ranks        workers join that all GPUs share, of which in mid-stream one is lost, stalls, or is
                no longer driven: they leave, and the one on one GPU gives the same bits without them
 
 A part may have a deadline of its own, in seconds, behind a colon: what it runs then is killed, and
@@ -84,6 +84,7 @@ class Proof:
         self.out.mkdir(parents=True, exist_ok=True)
         self.certificates = pathlib.Path(options.certificates or self.out / "certificates.txt")
         self.flags = [f"--model={options.model}", f"--backend={options.backend}"]
+        self.segments = f"--reduction_segments={options.reduction_segments or options.ranks}"
         self.on_gpu = options.backend == "cuda"
         if self.on_gpu:
             self.flags.append(f"--certificates={self.certificates}")
@@ -224,12 +225,12 @@ class Proof:
         return self.disturbed(self.served(), "lost_device")
 
     def ranks(self):
-        cluster = self.cluster("--workers=1", "--tensor_parallel=1", "--reduction_segments=2",
-                               *self.flags, f"--kv_mib={self.options.joined_kv_mib}")
+        cluster = self.cluster("--workers=1", "--tensor_parallel=1", self.segments, *self.flags,
+                               f"--kv_mib={self.options.joined_kv_mib}")
         faults = {}
         for fault in RANK_FAULTS if self.on_gpu else ("stuck_rank",):
             print(f"with {fault}", flush=True)
-            faults[fault] = self.disturbed(cluster, fault, ranks=2)
+            faults[fault] = self.disturbed(cluster, fault, self.options.ranks)
             times = [datetime.datetime.fromisoformat(line.split()[0].rstrip("Z"))
                      for line in faults[fault]["log"]]
             if times:
@@ -239,7 +240,7 @@ class Proof:
 
     def tp(self):
         return self.verified("tp,prefix,radix_cache,prefill_vs_decode,neighbours,failover",
-                             "--tensor_parallel=1,2", "--reduction_segments=2")
+                             f"--tensor_parallel=1,{self.options.ranks}", self.segments)
 
     def verify(self):
         return self.verified(self.options.mode)
@@ -335,6 +336,8 @@ def main():
     parser.add_argument("--verify_kv_mib", type=int, default=16 << 10,
                         help="KV of each worker that is verified: room for 25 answers of 4096 "
                         "tokens, and little enough to be filled")
+    parser.add_argument("--ranks", type=int, default=2, help="GPUs that share a model")
+    parser.add_argument("--reduction_segments", type=int, help="by default as many as ranks")
     parser.add_argument("--certificates", help="file; by default certificates.txt in --out")
     options = parser.parse_args()
     parts = [part.partition(":") for part in options.parts.split(",")]

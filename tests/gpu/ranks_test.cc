@@ -137,7 +137,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Shared{.name = "Tiny", .model = "random:qwen3-tiny", .segments = 4, .ranks = {2, 4}},
         Shared{.name = "Qwen3_0_6B", .model = "random:qwen3-0.6b", .segments = 8, .ranks = {2}},
-        Shared{.name = "Qwen3_8B", .model = "random:qwen3-8b", .segments = 2, .ranks = {2}}),
+        Shared{.name = "Qwen3_8B", .model = "random:qwen3-8b", .segments = 2, .ranks = {2}},
+        Shared{
+            .name = "Qwen3_8B_In8", .model = "random:qwen3-8b", .segments = 8, .ranks = {2, 4, 8}},
+        Shared{.name = "Qwen3_32B", .model = "random:qwen3-32b", .segments = 8, .ranks = {4, 8}}),
     [](const ::testing::TestParamInfo<Shared>& info) { return info.param.name; });
 
 // Qwen2 has a bias on q, k and v, which each rank adds to its own columns.

@@ -354,5 +354,39 @@ TEST(CommandLineTest, SaysWhatItExpects) {
               HasSubstr("3: must be a power of two"));
 }
 
+TEST(CommandLineTest, SizeRefusesADownloadThatWasCut) {
+  namespace fs = std::filesystem;
+  const fs::path model = fs::path(::testing::TempDir()) / "cut_model";
+  fs::remove_all(model);
+  fs::copy("deploy/demo-model", model);
+  const std::vector<std::string> size = {"size", "--model=" + model.string()};
+  std::vector<std::string> checked = size;
+  checked.push_back("--check_files");
+  const Outcome whole = RunLockstep(checked);
+  EXPECT_EQ(whole.ended, "exit code 0") << whole.output;
+  EXPECT_THAT(whole.output, HasSubstr("tensors, a tokenizer of"));
+
+  for (const char* name : {"tokenizer.json", "model.safetensors"}) {
+    const fs::path file = model / name;
+    const auto bytes = fs::file_size(file);
+    for (const auto left : {bytes - 1, bytes / 2, decltype(bytes){0}}) {
+      fs::resize_file(file, left);
+      const Outcome cut = RunLockstep(checked);
+      EXPECT_NE(cut.ended, "exit code 0") << name << " of " << left << " bytes";
+      EXPECT_THAT(cut.output, HasSubstr(name));
+    }
+    fs::remove(file);
+    const Outcome absent = RunLockstep(checked);
+    EXPECT_NE(absent.ended, "exit code 0");
+    EXPECT_THAT(absent.output, HasSubstr(name));
+    // The arithmetic needs config.json alone.
+    EXPECT_EQ(RunLockstep(size).ended, "exit code 0");
+    fs::copy_file(fs::path("deploy/demo-model") / name, file);
+  }
+  fs::remove_all(model);
+  EXPECT_EQ(RunLockstep({"size", "--model=random:qwen3-tiny", "--check_files"}).ended,
+            "exit code 2");
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -128,13 +128,13 @@ TEST_F(CallersTest, OneWhoLeftAndHadMoreTimeLeavesItForItsRetry) {
 TEST_F(CallersTest, WhoComesWhileTheTimeOfOthersRunsOutGetsARunOfItsOwn) {
   RequestTable table = Table();
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(2); };
-  const auto first = table.FindOrMake("r", "b", 2, InAMinute(), make)->generation;
+  const auto first = table.FindOrMake("r", "b", {.samples = 2}, InAMinute(), make)->generation;
   first->Start();
   auto hasty = std::make_shared<Watcher>();
   first->Subscribe(hasty, InAMinute());
   clock_.Advance(absl::Seconds(59.9));
   routes_.opened[0].sequence->OnDelta(Aborted(0, 5));
-  const auto second = table.FindOrMake("r", "b", 2, InAMinute(), make);
+  const auto second = table.FindOrMake("r", "b", {.samples = 2}, InAMinute(), make);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_FALSE(second->attached);
   EXPECT_NE(second->generation, first);

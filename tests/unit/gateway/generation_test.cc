@@ -1,5 +1,6 @@
 #include "services/gateway/generation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/retry_advice.h"
 #include "common/rpc/status_conversion.h"
 #include "services/gateway/credit_window.h"
 #include "tests/support/live_bytes.h"
@@ -154,6 +156,36 @@ TEST_F(GenerationTest, NobodyCanAskAgainForAMintedIdSoItEndsWithItsClient) {
   }
 }
 
+TEST_F(GenerationTest, TableRefusesMorePromptBytesThanItMayHold) {
+  RequestTable table({.result_ttl = absl::Seconds(10),
+                      .orphan_grace = absl::Seconds(5),
+                      .result_bytes_max = 1 << 20,
+                      .sequences_max = 100,
+                      .prompt_bytes_max = 1000},
+                     &clock_, &metrics_, logger_);
+  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(1); };
+  const auto ask = [&](const char* id, int64_t bytes) {
+    return table.FindOrMake(id, "b", {.samples = 1, .prompt_bytes = bytes}, InAMinute(), make);
+  };
+  // Larger than all there is: it has to run some time.
+  const auto large = ask("large", 5000);
+  ASSERT_TRUE(large.ok());
+  large->generation->Start();
+  const absl::Status refused = ask("small", 1).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("1 more bytes, 5000 are in work"));
+  EXPECT_GT(base::GetRetryAdvice(refused).delay, absl::ZeroDuration());
+  EXPECT_TRUE(ask("large", 5000)->attached);
+
+  for (auto& item : routes_.opened) item.sequence->OnDelta(Token(0, 5, true));
+  table.Sweep();
+  EXPECT_EQ(metrics_.prompt_bytes.value(), 0);
+  EXPECT_TRUE(ask("a", 600).ok());
+  EXPECT_EQ(ask("b", 401).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(ask("c", 400).ok());
+  EXPECT_EQ(metrics_.prompt_bytes.value(), 1000);
+}
+
 TEST_F(GenerationTest, TableAttachesEqualBodiesAndRefusesOthers) {
   RequestTable table({.result_ttl = absl::Seconds(10),
                       .orphan_grace = absl::Seconds(5),
@@ -161,21 +193,21 @@ TEST_F(GenerationTest, TableAttachesEqualBodiesAndRefusesOthers) {
                       .sequences_max = 3},
                      &clock_, &metrics_, logger_);
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(2); };
-  const auto first = table.FindOrMake("r", "body", 2, InAMinute(), make);
+  const auto first = table.FindOrMake("r", "body", {.samples = 2}, InAMinute(), make);
   ASSERT_TRUE(first.ok());
   first->generation->Start();
-  const auto again = table.FindOrMake("r", "body", 2, InAMinute(), make);
+  const auto again = table.FindOrMake("r", "body", {.samples = 2}, InAMinute(), make);
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->attached);
   EXPECT_EQ(again->generation, first->generation);
-  EXPECT_EQ(table.FindOrMake("r", "other", 2, InAMinute(), make).status().code(),
+  EXPECT_EQ(table.FindOrMake("r", "other", {.samples = 2}, InAMinute(), make).status().code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(table.FindOrMake("s", "body", 2, InAMinute(), make).status().code(),
+  EXPECT_EQ(table.FindOrMake("s", "body", {.samples = 2}, InAMinute(), make).status().code(),
             absl::StatusCode::kResourceExhausted);
 
   for (auto& item : routes_.opened) item.sequence->OnDelta(Token(0, 5, true));
   table.Sweep();
-  EXPECT_TRUE(table.FindOrMake("r", "body", 2, InAMinute(), make)->attached);
+  EXPECT_TRUE(table.FindOrMake("r", "body", {.samples = 2}, InAMinute(), make)->attached);
   clock_.Advance(absl::Seconds(11));
   table.Sweep();
   EXPECT_EQ(table.Find("r"), nullptr);
@@ -193,7 +225,7 @@ TEST_F(GenerationTest, KeptAnswersAreBoundedByTheMemoryTheyHold) {
   int64_t held_max = 0;
   for (int i = 0; i < 5000; ++i) {
     const std::string id = absl::StrCat("request with a name ", i);
-    const auto found = table.FindOrMake(id, "body", 1, InAMinute(),
+    const auto found = table.FindOrMake(id, "body", {.samples = 1}, InAMinute(),
                                         [&] { return Make(1, Credit::kLedger, false, id); });
     found->generation->Start();
     routes_.opened[0].sequence->OnDelta(Token(0, 5, true));
@@ -216,7 +248,7 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
                       .sequences_max = 1},
                      &clock_, &metrics_, logger_);
   const auto make = [&] { return Make(1, Credit::kLedger, /*minted=*/true); };
-  const auto first = table.FindOrMake("r", "b", 1, InAMinute(), make)->generation;
+  const auto first = table.FindOrMake("r", "b", {.samples = 1}, InAMinute(), make)->generation;
   first->Start();
   table.Settle(*first);
   EXPECT_EQ(table.Find("r"), first);
@@ -224,7 +256,7 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
   routes_.opened.clear();
   table.Settle(*first);
   EXPECT_EQ(table.Find("r"), nullptr);
-  const auto second = table.FindOrMake("r", "b", 1, InAMinute(), make);
+  const auto second = table.FindOrMake("r", "b", {.samples = 1}, InAMinute(), make);
   ASSERT_TRUE(second.ok());
   // The name has another owner now.
   table.Settle(*first);
@@ -235,8 +267,11 @@ TEST_F(GenerationTest, SettledRequestMakesRoomAtOnce) {
 TEST_F(GenerationTest, DeadlineAndOrphanGraceEndARequest) {
   RequestTable table = Table();
   const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(1); };
-  const auto orphan = table.FindOrMake("orphan", "b", 1, InAMinute(), make)->generation;
-  const auto watched = table.FindOrMake("watched", "b", 1, InAMinute(), make)->generation;
+  const auto ask = [&](const char* id) {
+    return table.FindOrMake(id, "b", {.samples = 1}, InAMinute(), make)->generation;
+  };
+  const auto orphan = ask("orphan");
+  const auto watched = ask("watched");
   orphan->Start();
   watched->Start();
   watched->Subscribe(std::make_shared<Watcher>(), InAMinute());

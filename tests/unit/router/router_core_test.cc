@@ -5,6 +5,7 @@
 
 #include "common/base/deadline_margin.h"
 #include "common/base/retry_advice.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/router/core_harness.h"
 
@@ -94,6 +95,38 @@ TEST(RouterCoreTest, FullRouterAnswersWithARetryDelay) {
   ASSERT_EQ(ends.size(), 1u);
   EXPECT_EQ(ends[0].error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_GT(base::GetRetryAdvice(ends[0].error).delay, absl::ZeroDuration());
+}
+
+TEST(RouterCoreTest, HoldsNoMorePromptBytesThanItMay) {
+  RouterCoreOptions options;
+  options.prompt_bytes_max = 100 * 4;
+  CoreHarness h(options);
+  h.Connect();
+  const auto open = [&](uint64_t handle, std::shared_ptr<SequenceSpec> spec) {
+    h.core.Open(h.gateway, {h.MakeOpen(handle, std::move(spec))});
+    return Ends(h.core.TakeActions());
+  };
+  // Samples of a prompt count it once.
+  const auto first = h.Spec("a", std::vector<uint32_t>(60, 7));
+  for (uint64_t handle = 1; handle <= 3; ++handle) {
+    EXPECT_TRUE(open(handle, std::make_shared<SequenceSpec>(*first)).empty());
+  }
+  const std::vector<SequenceEnd> ends = open(4, h.Spec("b", std::vector<uint32_t>(41, 7)));
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(ends[0].error.message(),
+              ::testing::HasSubstr("240 are in work and this one has 164"));
+  EXPECT_GT(base::GetRetryAdvice(ends[0].error).delay, absl::ZeroDuration());
+  EXPECT_TRUE(open(5, h.Spec("c", std::vector<uint32_t>(40, 7))).empty());
+  auto with_body = h.Spec("d");
+  with_body->body = "x";
+  EXPECT_EQ(open(6, with_body).size(), 1u);
+
+  for (uint64_t handle : {1, 2, 3, 5}) h.core.Cancel(h.gateway, handle);
+  EXPECT_EQ(h.metrics.prompt_bytes.value(), 0);
+  // Larger than all there is: it runs alone.
+  EXPECT_TRUE(open(7, h.Spec("e", std::vector<uint32_t>(101, 7))).empty());
+  EXPECT_EQ(open(8, with_body).size(), 1u);
 }
 
 TEST(RouterCoreTest, CancelEndsAtOnceAndReachesTheWorker) {
