@@ -9,9 +9,11 @@ Usage: run.py OUT.json [--work=DIRECTORY] [--models=qwen3-small-peaked,…]
    answers in one pass, in a padded batch and packed, and answers token by token with a cache.
 3. The engine's error against the model in fp32, beside that of the stock model in bf16.
 4. Planted differences, each of which must be seen.
+5. What the ops cannot give the engine's bits for, each of which must be refused.
 
-The exit status is 0 when no bit differs, the error is at most 1.1 of the stock model's, and every
-planted difference was seen. Needs torch, triton, transformers; the rest is in the bundle.
+The exit status is 0 when no bit differs, the error is at most 1.1 of the stock model's, every
+planted difference was seen and every refusal came. Needs torch, triton, transformers; the rest is
+in the bundle.
 """
 
 import argparse
@@ -40,6 +42,7 @@ import model_parity  # noqa: E402
 from engine import EngineModel, EngineOps  # noqa: E402
 from gpu_host import GPU_FIELDS, commit_of, query, write_by_line  # noqa: E402
 from op_parity import compare_ops  # noqa: E402
+from refusals import refusals  # noqa: E402
 
 ERROR_BAR = 1.1
 
@@ -85,6 +88,10 @@ def print_table(record):
     for p in record["planted"]:
         fine &= p["differing"] > 0
         print(f"{p['model']}, planted {p['what']}: {p['differing']} of {p['compared']} differ")
+    fine &= bool(record["refused"])
+    for r in record["refused"]:
+        fine &= r["refused"] is not None
+        print(f"{r['what']}: {'refused' if r['refused'] else 'TAKEN'}")
     return fine
 
 
@@ -109,6 +116,8 @@ def main():
                     record[key] += found
                 # What was compared so far is kept, should the rest not come to its end.
                 write_by_line(record, flags.out)
+        record["refused"] = refusals()
+        write_by_line(record, flags.out)
     return 0 if print_table(record) else 1
 
 

@@ -60,12 +60,12 @@ endfunction()
 # lockstep_gpu_test(NAME gpu_attention_test SOURCES attention_test.cc DEPS lockstep::kernels_cuda
 #                   [TIMEOUT seconds])
 # As lockstep_test, with label `gpu`. Its cases skip themselves where there is no device, and ctest
-# says so. One at a time: they share the device's memory.
+# says so when none ran. One at a time: they share the device's memory.
 function(lockstep_gpu_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   lockstep_test(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} LABELS gpu
                 TIMEOUT ${ARG_TIMEOUT})
   set_tests_properties(${ARG_NAME} PROPERTIES RUN_SERIAL ON
-                       SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+                       SKIP_REGULAR_EXPRESSION "${LOCKSTEP_ALL_SKIPPED}")
   add_dependencies(lockstep_gpu ${ARG_NAME})
 endfunction()

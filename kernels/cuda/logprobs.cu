@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/vocabulary_launch.h"
 
@@ -7,6 +9,11 @@ namespace lockstep::kernels::cuda {
 
 size_t VocabularyScratchBytes(int vocabulary, int rows) {
   return CtaRowElements(vocabulary) * sizeof(float) * static_cast<size_t>(rows);
+}
+
+int VocabularyMax(const VocabularySchedule& schedule) {
+  const int tiles_of_cta = static_cast<int>(kVocabularySharedMax / ClusterRowBytes(1));
+  return std::min(kTilesMax, tiles_of_cta * schedule.cluster) * kTileIds;
 }
 
 cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule,

@@ -20,9 +20,8 @@ __global__ void __launch_bounds__(kVocabularyThreads, 2)
 cudaError_t LogprobsOnSm90(const LogprobArgs& args, const VocabularySchedule& schedule,
                            cudaStream_t stream) {
   if (schedule.cluster < 1) return cudaErrorInvalidValue;
-  const size_t tiles = static_cast<size_t>(TilesPerCta(args.vocabulary, schedule.cluster));
   return LaunchRows(LogprobsClusterKernel, args.rows, schedule.cluster,
-                    tiles * (kTileIds + kTileSums) * sizeof(float), stream, args);
+                    ClusterRowBytes(TilesPerCta(args.vocabulary, schedule.cluster)), stream, args);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -25,8 +25,7 @@ cudaError_t LaunchWidth(const NormParameters& parameters, int rows, cudaStream_t
 }
 
 bool IsSupported(const RmsNormArgs& args, size_t x_stride) {
-  constexpr int kWidthMax = 16384;
-  return args.rows >= 0 && args.width > 0 && args.width <= kWidthMax &&
+  return args.rows >= 0 && args.width > 0 && args.width <= kNormWidthMax &&
          args.width % kRowVector == 0 && x_stride % kRowVector == 0 &&
          args.y_stride % kRowVector == 0;
 }

@@ -25,6 +25,7 @@ cudaError_t GatherRows(const GatherRowsArgs& args, cudaStream_t stream);
 
 // Widths up to 16384.
 cudaError_t RmsNorm(const RmsNormArgs& args, cudaStream_t stream);
+inline constexpr int kNormWidthMax = 16384;
 
 // What a row-parallel linear layer left is added to the residual, which is then normalised, in one
 // pass: residual = RNbf16(residual + u), y = RMSNorm(residual). u is `update`, bf16, when segments
@@ -65,6 +66,8 @@ size_t VocabularyScratchBytes(int vocabulary, int rows);
 
 // On kPortable a vocabulary has at most so many ids.
 inline constexpr int kPortableVocabularyMax = 1 << 18;
+// And so many on kSm90.
+int VocabularyMax(const VocabularySchedule& schedule);
 cudaError_t Logprobs(const LogprobArgs& args, const VocabularySchedule& schedule,
                      cudaStream_t stream);
 cudaError_t CountDrawn(const CountDrawnArgs& args, cudaStream_t stream);

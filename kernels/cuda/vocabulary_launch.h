@@ -41,6 +41,11 @@ constexpr size_t CtaRowElements(int vocabulary) {
          kLine;
 }
 
+// Shared memory of a CTA that has its part of a row, and its sums, in a cluster.
+constexpr size_t ClusterRowBytes(int tiles_of_cta) {
+  return static_cast<size_t>(tiles_of_cta) * (kTileIds + kTileSums) * sizeof(float);
+}
+
 // The ops of each path, for arguments that are checked.
 cudaError_t LogprobsOnSm90(const LogprobArgs& args, const VocabularySchedule& schedule,
                            cudaStream_t stream);

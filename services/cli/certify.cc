@@ -42,9 +42,11 @@ absl::Status RunCertify(const Arguments& arguments) {
   int64_t reduction_segments = 0;
   int64_t chunk_tokens = 0;
   int64_t sequences_max = 0;
-  Flags flags("certify",
-              "Finds the fastest linear kernels that give the contract's bits on this device, and\n"
-              "prints them and what was refused. A worker does the same when it starts.");
+  Flags flags(
+      "certify",
+      "Finds the fastest linear kernels that give the contract's bits on this device, and\n"
+      "prints them and what was refused. A worker of one rank in deterministic mode does the\n"
+      "same when it starts; one of several ranks has other layers, shadows other choices.");
   flags.Require("model", &model, "Hugging Face directory, or random:SHAPE");
   flags.Add("backend", &backend, "cuda or cpu");
   flags.Add("certificates", &certificates,

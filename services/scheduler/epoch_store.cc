@@ -84,6 +84,17 @@ absl::StatusOr<std::unique_ptr<EpochStore>> EpochStore::Open(const std::string& 
 
 EpochStore::~EpochStore() { close(lock_fd_); }
 
+// On a file system of several machines a lock can end while its holder, cut off, goes on.
+absl::Status EpochStore::CheckStillOurs(const PersistentState& state) const {
+  const absl::StatusOr<std::string> text = base::ReadRegularFile(path_, kStateBytesMax);
+  if (!text.ok()) return absl::OkStatus();
+  const absl::StatusOr<PersistentState> there = DecodeState(*text);
+  if (!there.ok() || there->scheduler_epoch <= state.scheduler_epoch) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "state file ", path_, " is of scheduler epoch ", there->scheduler_epoch,
+      ": another scheduler has taken over from this one, of epoch ", state.scheduler_epoch));
+}
+
 absl::Status EpochStore::Save(const PersistentState& state) {
   const std::string next = absl::StrCat(path_, ".next");
   const std::string text = EncodeState(state);
@@ -91,6 +102,7 @@ absl::Status EpochStore::Save(const PersistentState& state) {
     return absl::InternalError(
         absl::StrCat("the state has ", text.size(), " bytes, at most ", kStateBytesMax));
   }
+  LOCKSTEP_RETURN_IF_ERROR(CheckStillOurs(state));
   LOCKSTEP_RETURN_IF_ERROR(WriteSynced(next, text));
   if (std::rename(next.c_str(), path_.c_str()) != 0) return SystemError("replace", path_);
   LOCKSTEP_RETURN_IF_ERROR(SyncFolder(path_));

@@ -30,6 +30,8 @@ class EpochStore final : public StateStore {
 
  private:
   EpochStore(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}
+  // FAILED_PRECONDITION when a later scheduler has saved since.
+  absl::Status CheckStillOurs(const PersistentState& state) const;
 
   const std::string path_;
   const int lock_fd_;

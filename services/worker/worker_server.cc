@@ -22,6 +22,7 @@
 #include "services/worker/model/model_factory.h"
 #include "services/worker/scheduler_link.h"
 #include "services/worker/worker_service.h"
+#include "services/worker/wrong_bits_mark.h"
 
 namespace lockstep::worker {
 namespace {
@@ -123,6 +124,9 @@ class WorkerServer::Impl {
 
  private:
   v1::RegisterRequest Registration() const;
+  std::string wrong_bits_mark() const {
+    return WrongBitsMarkPath(options_.certificates_path, options_.worker_id);
+  }
   void EndThisLife();
   void WatchEngine(const EngineSnapshot& snapshot);
   // The engine hangs: nothing waits for it any more, and health() tells why the process should end.
@@ -150,6 +154,7 @@ class WorkerServer::Impl {
 };
 
 absl::Status WorkerServer::Impl::Start(const WorkerHooks& hooks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckNoWrongBitsMark(wrong_bits_mark()));
   LOCKSTEP_ASSIGN_OR_RETURN(base_, service::ServiceBase::Create("worker", options_.server));
   metrics_ = std::make_unique<EngineMetrics>(base_->registry());
   if (hooks.hang_patience > absl::ZeroDuration()) hang_patience_ = hooks.hang_patience;
@@ -278,9 +283,16 @@ absl::Status WorkerServer::Impl::health() const {
   return hung_;
 }
 
-// DATA_LOSS is of the audit, and of ranks that differ.
 void WorkerServer::Impl::LeaveFailed() {
-  link_->LeaveAtOnce(absl::IsDataLoss(health()) ? v1::WORKER_FAULT_BITS : v1::WORKER_FAULT_ENGINE,
+  const absl::Status why = health();
+  // Of the audit, and of ranks that differ.
+  const bool wrong_bits = absl::IsDataLoss(why);
+  if (wrong_bits) {
+    // Before the scheduler is told, who may be away.
+    const absl::Status marked = LeaveWrongBitsMark(wrong_bits_mark(), why);
+    if (!marked.ok()) base_->logger().Error("wrong_bits_not_marked", {{"error", marked}});
+  }
+  link_->LeaveAtOnce(wrong_bits ? v1::WORKER_FAULT_BITS : v1::WORKER_FAULT_ENGINE,
                      kFarewellTimeout);
 }
 

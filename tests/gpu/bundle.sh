@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what runs on a GPU, and puts it into a directory that any host with the driver and CUDA 13
-# can run from: no compiler, no package and no source is needed there.
+# Builds what runs on a GPU, and puts it into a directory that any host with the driver, CUDA 13
+# and NCCL can run from: no compiler, no package and no source is needed there.
 # Usage: tests/gpu/bundle.sh [--cluster] [--parity] [directory]   (default: build/gpu-bundle)
 #   --cluster   only the binary `lockstep`, its demo model and the script that proves a cluster
 #   --parity    only the comparison with Hugging Face's models

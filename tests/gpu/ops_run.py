@@ -19,14 +19,14 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "bench"))  # In a tree; a bundle has all in one place.
+sys.path.insert(0, str(HERE.parent.parent / "bench"))  # In a tree; a bundle has all in one place.
 from gpu_host import GPU_FIELDS, commit_of, parse, query, write_by_line  # noqa: E402
 
 # Those that take longest first.
 TESTS = ("gpu_model_test", "gpu_attention_test", "gpu_golden_test", "gpu_sample_test",
          "gpu_logprobs_test", "gpu_linear_test", "gpu_linear_mma_test", "gpu_rows_test",
          "gpu_linear_audit_test", "gpu_shadow_test", "gpu_worker_test", "gpu_staged_copy_test",
-         "gpu_kernel_path_test", "gpu_other_splits_test")
+         "gpu_refused_shapes_test", "gpu_kernel_path_test", "gpu_other_splits_test")
 # Their cases are about numbers alone.
 WITHOUT_DEVICE = {"gpu_kernel_path_test", "gpu_other_splits_test"}
 
@@ -53,7 +53,7 @@ def main():
     options, flags = parse(__doc__, ("--jobs", {"type": int, "default": 8}))
     out, jobs = options.out, options.jobs
     bundled = (HERE / "bin").exists()
-    root = HERE if bundled else HERE.parents[1]
+    root = HERE if bundled else HERE.parent.parent
     binaries = root / ("bin" if bundled else "build/cuda/tests/gpu")
     cases, ended_badly = [], []
     with tempfile.TemporaryDirectory() as folder, \

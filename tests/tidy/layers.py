@@ -53,8 +53,8 @@ ROOMS = {
                          "services/worker/kv", "services/worker/model"), ("grpc", "protobuf")),
     # The one place where all services meet: a verb per role.
     "services/cli": (("common", "proto", "services/client", "services/gateway",
-                      "services/router", "services/scheduler", "services/worker",
-                      "services/worker/model"), ("json", "protobuf")),
+                      "services/router", "services/scheduler", "services/text",
+                      "services/worker", "services/worker/model"), ("json", "protobuf")),
     # Clients as others write them: nothing of ours but the protos.
     "deploy/examples": (("proto",), ("grpc",)),
 }

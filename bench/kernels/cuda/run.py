@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))  # In a tree; a bundle has all in one place.
+sys.path.insert(0, str(HERE.parent.parent))  # In a tree; a bundle has all in one place.
 from gpu_host import GPU_FIELDS, commit_of, parse, query, sampled, write_by_line  # noqa: E402
 
 
@@ -24,7 +24,7 @@ def binary_and_commit(bench):
     bundled = HERE / "bin" / f"cuda_{bench}_bench"
     if bundled.exists():
         return bundled, commit_of(HERE)
-    root = HERE.parents[2]
+    root = HERE.parent.parent.parent
     return root / "build/cuda/bench/kernels/cuda" / bundled.name, commit_of(root)
 
 

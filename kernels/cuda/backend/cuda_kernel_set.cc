@@ -131,6 +131,12 @@ class CudaKernelSet final : public KernelSet {
                                                            const LinearLayout& layout) override {
     LinearLayout allowed = layout;
     if (options_.normal) allowed.segments = 1;
+    const int segments = allowed.segments * (layout.reduced ? shared_ranks() : 1);
+    if (segments > kPeersMax) {
+      return absl::InvalidArgumentError(absl::StrCat("reduction_segments = ", segments,
+                                                     ": this backend sums at most ", kPeersMax,
+                                                     " segments of a layer"));
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<CudaLinearWeight> packed,
                               CudaLinearWeight::Create(weights, biases, allowed, copier()));
     if (packed->shared()) {
@@ -210,7 +216,9 @@ class CudaKernelSet final : public KernelSet {
   }
 
  private:
+  int shared_ranks() const { return shared_ == nullptr ? 1 : shared_->end().ranks(); }
   WeightCopier copier() const { return {.staged = staged_.get(), .stream = stream_.get()}; }
+  absl::Status CheckRows(const StepBounds& bounds) const;
   absl::Status MakeVocabularyScratch(int vocabulary, int rows_max);
   void RunLinear(const LinearArgs& args, const LinearNorm& norm);
   std::vector<LayerToCertify> LayersWithin(const StepBounds& bounds) const;
@@ -299,6 +307,7 @@ std::vector<LayerToCertify> CudaKernelSet::LayersWithin(const StepBounds& bounds
 
 absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   LOCKSTEP_RETURN_IF_ERROR(CheckAttention(bounds));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRows(bounds));
   const std::vector<LayerToCertify> layers = LayersWithin(bounds);
   LOCKSTEP_ASSIGN_OR_RETURN(const CertificateTable table,
                             ChooseAlgorithms(layers, options_.normal));
@@ -322,11 +331,8 @@ absl::Status CudaKernelSet::Prepare(const StepBounds& bounds) {
   if (options_.audit && !options_.normal) {
     LOCKSTEP_ASSIGN_OR_RETURN(audit_, LinearAudit::Create(plans_.shapes()));
   }
-  if (kernels_ == KernelPath::kPortable) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        MakeVocabularyScratch(bounds.lm_head->outputs(), bounds.logits_rows_max));
-  }
-  return absl::OkStatus();
+  if (kernels_ != KernelPath::kPortable) return absl::OkStatus();
+  return MakeVocabularyScratch(bounds.lm_head->outputs(), bounds.logits_rows_max);
 }
 
 // Over the same weights: without segments, which are a matter of order.
@@ -339,12 +345,24 @@ absl::Status CudaKernelSet::PrepareShadows(std::vector<LayerToCertify> layers,
   return normal_plans_.ShareFreeAttention(bounds, schedule_, stream_.get(), plans_);
 }
 
-absl::Status CudaKernelSet::MakeVocabularyScratch(int vocabulary, int rows_max) {
-  if (vocabulary > kPortableVocabularyMax) {
-    return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", vocabulary,
-                                                   " ids: portable kernels take at most ",
-                                                   kPortableVocabularyMax));
+// Kernels of rows hold them whole.
+absl::Status CudaKernelSet::CheckRows(const StepBounds& bounds) const {
+  if (bounds.lm_head->inputs() > kNormWidthMax) {
+    return absl::InvalidArgumentError(absl::StrCat("hidden_size = ", bounds.lm_head->inputs(),
+                                                   ": this backend's RMSNorm takes at most ",
+                                                   kNormWidthMax));
   }
+  const int most =
+      kernels_ == KernelPath::kPortable ? kPortableVocabularyMax : VocabularyMax(vocabulary_);
+  if (bounds.lm_head->outputs() > most) {
+    return absl::InvalidArgumentError(absl::StrCat("vocab_size = ", bounds.lm_head->outputs(),
+                                                   ": this backend's log-softmax takes at most ",
+                                                   most, " ids on this device"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaKernelSet::MakeVocabularyScratch(int vocabulary, int rows_max) {
   const int rows = std::min(rows_max, 2 * schedule_.multiprocessors);
   LOCKSTEP_ASSIGN_OR_RETURN(
       vocabulary_scratch_,

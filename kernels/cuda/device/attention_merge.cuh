@@ -77,6 +77,7 @@ class DecodeMerges {
                          static_cast<uint32_t>(unit.splits - 1));
     }
     before = __shfl_sync(0xFFFFFFFF, before, 0);
+    __syncwarp();     // A shuffle orders no memory.
     __threadfence();  // The others' sums are read after their arrivals.
     return before == static_cast<uint32_t>(unit.splits - 1);
   }

@@ -18,6 +18,8 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
+// A message about missing memory begins with it.
+constexpr char kPurpose[] = "certification, which layers in a file of certificates are spared,";
 // More algorithms than a library offers.
 constexpr size_t kChoicesMax = 128;
 // What another stream writes while products run.
@@ -105,7 +107,7 @@ absl::Status Certifier::Prepare(const LinearShape& shape) {
   data->shape = shape;
   data->rows = options_.ladder.back() + kAdversarialKinds;
   const auto allocate = [&](Buffer& buffer, size_t bytes) -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(buffer, AllocateDevice(bytes, "certification"));
+    LOCKSTEP_ASSIGN_OR_RETURN(buffer, AllocateDevice(bytes, kPurpose));
     return absl::OkStatus();
   };
   const size_t x_elements = static_cast<size_t>(data->rows) * static_cast<size_t>(shape.x_stride);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -95,6 +96,11 @@ absl::StatusOr<kernels::KvCacheShape> KvShape(const ModelConfig& own, const Mode
   return shape;
 }
 
+// How to have less in the pool, which has to leave room for the rest.
+std::string_view KvAdvice(const ModelOptions& options) {
+  return options.kv_bytes > 0 ? "lower kv_bytes" : "set kv_bytes to less than what is free";
+}
+
 // Of what is left when the weights and all that steps need are there.
 absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& own,
                                                            const ModelOptions& options,
@@ -102,7 +108,9 @@ absl::StatusOr<std::unique_ptr<kernels::KvCache>> CreateKv(const ModelConfig& ow
   LOCKSTEP_ASSIGN_OR_RETURN(const kernels::DeviceMemory memory, kernels->Memory());
   LOCKSTEP_ASSIGN_OR_RETURN(const kernels::KvCacheShape shape,
                             KvShape(own, options, memory, kernels));
-  return kernels->CreateKvCache(shape);
+  auto cache = kernels->CreateKvCache(shape);
+  if (!cache.ok()) return WithAdvice(cache.status(), KvAdvice(options));
+  return cache;
 }
 
 // What can be known without weights, so that a setting is refused in no time, not when they are
@@ -209,10 +217,13 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
   parts.transformer = *std::move(transformer);
   if (kernels->shadows()) {
     // Before the pool takes what is left.
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        parts.mode_timer, ModeTimer::Create(parts.transformer.get(), kernels.get(),
-                                            {.sequences_max = options.sequences_max,
-                                             .context_tokens_max = options.context_tokens_max}));
+    auto timer = ModeTimer::Create(
+        parts.transformer.get(), kernels.get(),
+        {.sequences_max = options.sequences_max, .context_tokens_max = options.context_tokens_max});
+    if (!timer.ok()) {
+      return WithAdvice(timer.status(), "this is of shadows: leave shadow_every_steps out");
+    }
+    parts.mode_timer = *std::move(timer);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(parts.kv, CreateKv(own, options, kernels.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(std::string rope_digest, RopeDigest(*parts.transformer, kernels.get()));
@@ -222,7 +233,7 @@ absl::StatusOr<LoadedModel> LoadFrom(const ModelSource& source, ModelOptions opt
                          .context_tokens_max = options.context_tokens_max,
                          .vocabulary_sampled = options.vocabulary_sampled,
                          .captures = options.captures});
-  if (!executor.ok()) return WithAdvice(executor.status(), "lower kv_bytes");
+  if (!executor.ok()) return WithAdvice(executor.status(), KvAdvice(options));
   model.executor = *std::move(executor);
   model.facts = {.name = source.name,
                  .directory = source.directory,

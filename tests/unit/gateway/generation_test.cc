@@ -163,8 +163,8 @@ TEST_F(GenerationTest, TableRefusesMorePromptBytesThanItMayHold) {
                       .sequences_max = 100,
                       .prompt_bytes_max = 1000},
                      &clock_, &metrics_, logger_);
-  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Generation>> { return Make(1); };
   const auto ask = [&](const char* id, int64_t bytes) {
+    const auto make = [&] { return Make(1, Credit::kLedger, /*minted=*/false, id); };
     return table.FindOrMake(id, "b", {.samples = 1, .prompt_bytes = bytes}, InAMinute(), make);
   };
   // Larger than all there is: it has to run some time.

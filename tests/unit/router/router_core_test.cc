@@ -123,6 +123,7 @@ TEST(RouterCoreTest, HoldsNoMorePromptBytesThanItMay) {
   EXPECT_EQ(open(6, with_body).size(), 1u);
 
   for (uint64_t handle : {1, 2, 3, 5}) h.core.Cancel(h.gateway, handle);
+  h.core.TakeActions();
   EXPECT_EQ(h.metrics.prompt_bytes.value(), 0);
   // Larger than all there is: it runs alone.
   EXPECT_TRUE(open(7, h.Spec("e", std::vector<uint32_t>(101, 7))).empty());

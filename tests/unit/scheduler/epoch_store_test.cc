@@ -128,6 +128,19 @@ TEST_F(EpochStoreTest, SecondSchedulerOnTheSameFileIsRefused) {
   EXPECT_TRUE(EpochStore::Open(path()).ok());
 }
 
+// As after a lock that ended while its holder was cut off.
+TEST_F(EpochStoreTest, OneThatWasReplacedSavesNothing) {
+  auto store = EpochStore::Open(path());
+  ASSERT_TRUE((*store)->Save(Full()).ok());
+  PersistentState later = Full();
+  ++later.scheduler_epoch;
+  std::ofstream(path()) << EncodeState(later);
+  const absl::Status refused = (*store)->Save(Full());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("another scheduler has taken over"));
+  EXPECT_EQ(DecodeState(ReadFile()).value(), later);
+}
+
 TEST_F(EpochStoreTest, FailedSaveKeepsTheOldState) {
   auto store = EpochStore::Open(path());
   ASSERT_TRUE((*store)->Save(Full()).ok());

@@ -18,6 +18,7 @@ from .rotary import inverse_frequencies, rotary_tables
 
 ATTENTION = "lockstep"
 _ROW_PARALLEL = ("o_proj", "down_proj")
+_LINEAR = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head", *_ROW_PARALLEL)
 
 
 @dataclasses.dataclass
@@ -73,9 +74,11 @@ class CanonicalRotary(nn.Module):
     def __init__(self, config, device, order):
         super().__init__()
         parameters = getattr(config, "rope_parameters", None) or {}
-        kind = parameters.get("rope_type", "default")
-        if kind != "default":
-            raise ValueError(f"rope_type {kind!r}: only 'default' is supported")
+        # The second is where older versions of transformers keep it.
+        for scaling in (parameters, getattr(config, "rope_scaling", None) or {}):
+            kind = scaling.get("rope_type", scaling.get("type", "default"))
+            if kind != "default":
+                raise ValueError(f"rope_type {kind!r}: only 'default' is supported")
         theta = parameters.get("rope_theta") or config.rope_theta
         head_dim = getattr(config, "head_dim", None)
         head_dim = head_dim or config.hidden_size // config.num_attention_heads
@@ -95,6 +98,9 @@ def _attend(module, query, key, value, attention_mask, scaling=None, dropout=0.0
         raise ValueError("attention dropout draws numbers that the engine does not")
     if scaling is not None and abs(scaling - query.shape[-1] ** -0.5) > 1e-9:
         raise ValueError(f"scaling {scaling}: only 1 / sqrt(head_dim) is supported")
+    if attention_mask is not None:
+        raise ValueError("a mask of one's own: attention is causal; packed sequences are told by "
+                         "their position_ids")
     order = module.lockstep_order
     return attention(query, key, value, starts=order.starts,
                      split_kv_size=order.split_kv_size), None
@@ -131,7 +137,10 @@ def make_canonical(model, *, segments=1, split_kv_size=SPLIT_KV_SIZE):
     order = AttentionOrder(split_kv_size)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
+            if isinstance(child, nn.Linear):
+                if type(child) is not nn.Linear or name not in _LINEAR:
+                    raise ValueError(f"{name}: {type(child).__name__} is no layer of the model "
+                                     "itself; merge adapters and undo patches first")
                 setattr(parent, name, CanonicalLinear(
                     child, segments if name in _ROW_PARALLEL else 1, name == "lm_head"))
             elif type(child).__name__.endswith("RMSNorm"):
