@@ -81,6 +81,14 @@ class ManifestsTest(unittest.TestCase):
                 for planted in (text.replace(right, wrong, 1), before + wrong + after):
                     self.assertNotEqual(list(policy(Cluster(parse(planted)))), [])
 
+    def test_config_maps_without_a_hash_are_found(self):
+        planted = re.sub(r"(name: [a-z]+-config)-[a-z0-9]{10}$", r"\1", self.text["local"],
+                         flags=re.M)
+        self.assertEqual(set(policies.volumes(Cluster(parse(planted)))),
+                         {f"{role}: a change of {name}-config rolls no pod"
+                          for role in ("gateway", "router", "scheduler", "worker")
+                          for name in (role, "security")})
+
     def test_ranks_have_a_gpu_each(self):
         planted = self.text["gpu-tp2"].replace("tensor_parallel: 2", "tensor_parallel: 4")
         self.assertEqual(list(policies.resources(Cluster(parse(planted)))),
@@ -141,7 +149,10 @@ class ManifestsTest(unittest.TestCase):
         target = scaler["spec"]["scaleTargetRef"]
         body = cluster.find(target["kind"], target["name"])
         self.assertNotIn("replicas", body["spec"])
-        (metric,) = [one["external"]["metric"]["name"] for one in scaler["spec"]["metrics"]]
+        (external,) = [one["external"] for one in scaler["spec"]["metrics"]]
+        self.assertEqual(manifests.quantity(external["target"]["averageValue"]),
+                         int(cluster.workload("worker").setting("sequences_max", 256)))
+        metric = external["metric"]["name"]
         (rule,) = parse((component / "adapter_rules.yaml").read_text(encoding="utf-8"))[0][
             "externalRules"]
         self.assertEqual(rule["name"]["as"], metric)
@@ -208,6 +219,25 @@ class ManifestsTest(unittest.TestCase):
                     self.assertTrue(any(one in word for one in mounts), word)
             self.assertEqual(set(workload.volumes()),
                              {one["name"] for one in workload.main.get("volumeMounts", [])})
+
+    def test_documented_jobs_take_image_node_and_segments_of_the_cluster(self):
+        page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+        documented = re.findall(r"kubectl kustomize deploy/k8s/(\S+) \|.*\n +(sed .*) \|"
+                                r"\s+kubectl -n lockstep apply -f -\n", page)
+        self.assertEqual([name for name, _ in documented], ["verify", "certify"])
+        self.assertNotRegex(page, "apply -k deploy/k8s/(verify|certify)")
+        # A digest and a registry with a port have all that a command may trip over.
+        asked = {"IMAGE": "registry.test:5000/a/lockstep@sha256:0123", "NODE": "node-7",
+                 "SEGMENTS": "2", "PATH": os.environ["PATH"]}
+        for name, command in documented:
+            done = subprocess.run(["bash", "-c", command], env=asked, text=True, check=True,
+                                  input=render(KUBERNETES / name), capture_output=True)
+            (job,) = parse(done.stdout)
+            pod = job["spec"]["template"]["spec"]
+            self.assertEqual(pod["containers"][0]["image"], asked["IMAGE"])
+            if name == "certify":
+                self.assertEqual(pod["nodeName"], asked["NODE"])
+                self.assertIn("--reduction_segments=2", pod["containers"][0]["args"])
 
     def test_fronts_name_the_gateways_of_an_overlay_and_are_named_alike(self):
         places = {}

@@ -34,6 +34,7 @@ NS = 'namespace="n"'
 GW = f'{NS}, job="lockstep", instance="g"'
 WK = f'{NS}, job="lockstep", instance="w"'
 RT = f'{NS}, job="lockstep", instance="r"'
+SC = f'{NS}, job="lockstep", instance="s"'
 JUMP, HIGH, LOW = "0x80 1x100", "0x20 1x80 0x80", "1x20 0x80 1x80"
 PROVOKED = {
     "LockstepBitMismatch": (
@@ -47,8 +48,9 @@ PROVOKED = {
         {f"lockstep_scheduler_plan_violations_total{{{NS}}}": JUMP},
         {"namespace": "n"}, "A worker cut prefill outside its plan"),
     "LockstepGone": (
-        {f"up{{{GW}}}": "1x20 stale _x79 1x80"},
-        {"job": "lockstep"}, "Prometheus finds no process of lockstep"),
+        {f"up{{{GW}}}": "1x20 stale _x79 1x80",
+         'up{namespace="m", job="lockstep", instance="g"}': "1x180"},
+        {"namespace": "n"}, "Prometheus finds no process of lockstep in n"),
     "LockstepRoleMissing": (
         {f"up{{{WK}}}": "1x180",
          f"lockstep_gateway_routers_connected{{{NS}}}": "1x180",
@@ -87,13 +89,13 @@ PROVOKED = {
          f'lockstep_scheduler_leases_ended_total{{{NS}, reason="left"}}': "0+1x180"},
         {"namespace": "n"}, "A worker was lost"),
     "LockstepRegistrationRefused": (
-        {f"lockstep_scheduler_registrations_refused_total{{{NS}}}": "0x20 0+1x80 80x80"},
+        {f"lockstep_scheduler_registrations_refused_total{{{SC}}}": "0x20 0+1x80 80x80"},
         {"namespace": "n"}, "A worker asks to join again and again, and is refused"),
     "LockstepWorkerStuck": (
         {f'lockstep_scheduler_leases_ended_total{{{NS}, reason="failed"}}': JUMP},
         {"namespace": "n"}, "A worker's engine hung or failed, and the worker has left"),
     "LockstepWorkersFailOften": (
-        {f'lockstep_scheduler_leases_ended_total{{{NS}, reason="failed"}}': "0x80 1x3 2x3 3x93"},
+        {f'lockstep_scheduler_leases_ended_total{{{SC}, reason="failed"}}': "0x80 1x3 2x3 3x93"},
         {"namespace": "n"}, "Workers fail again and again"),
     "LockstepErrors": (
         {f'lockstep_gateway_requests_total{{{GW}, code="ok"}}': "0+9x180",
@@ -268,9 +270,13 @@ class RulesTest(unittest.TestCase):
             file.flush()
             code, said = promtool("check", "rules", file.name)
             self.assertEqual(code, 0, said)
-        for bad in ("wiki.test", "docs", "https://wiki.test/x#y"):
+        labelled = made("--runbooks=https://wiki.test/x", "--label=release=prom", "--label=a=b=c")
+        self.assertEqual(labelled["metadata"]["labels"], {
+            **rule["metadata"]["labels"], "release": "prom", "a": "b=c"})
+        for bad in ("--runbooks=wiki.test", "--runbooks=docs", "--runbooks=https://wiki.test/x#y",
+                    "--label=release"):
             with self.assertRaises(subprocess.CalledProcessError):
-                made(f"--runbooks={bad}")
+                made("--runbooks=https://wiki.test/x", bad)
 
     def test_expressions_use_metrics_that_exist(self):
         known = {metric.name for metric in generate_metrics.find_metrics(ROOT)}

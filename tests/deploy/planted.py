@@ -6,6 +6,9 @@ import reach
 DNS = ("  egress:\n  - ports:\n    - port: 53\n      protocol: UDP\n    - port: 53\n"
        "      protocol: TCP\n")
 READ_ONLY_MODEL = "- mountPath: /models\n          name: model\n          readOnly: true"
+STATE = "- mountPath: /var/lib/lockstep\n          name: state"
+TLS = "- mountPath: /run/secrets/lockstep/tls\n          name: tls"
+TO_PODS = "    to:\n    - podSelector:"
 PART_OF = "podSelector:\n    matchLabels:\n      app.kubernetes.io/part-of: lockstep"
 
 # (policy, overlay, text of what is rendered, what stands there instead)
@@ -19,6 +22,8 @@ PLANTED = (
     (policies.patience, "local", "failureThreshold: 3", "failureThreshold: 30"),
     (policies.patience, "local", "failureThreshold: 2", "failureThreshold: 1"),
     (policies.patience, "gpu-tp1", "failureThreshold: 120", "failureThreshold: 60"),
+    (policies.patience, "local", "failureThreshold: 2",
+     "failureThreshold: 2\n          initialDelaySeconds: 3600"),
     (policies.security, "local", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
     (policies.security, "local", "runAsNonRoot: true", "runAsNonRoot: false"),
     (policies.security, "local", "runAsUser: 10001", "runAsUser: 0"),
@@ -44,6 +49,10 @@ PLANTED = (
     (policies.drain, "local", "- sleep\n              - \"5\"", "- sleep\n              - \"1\""),
     (policies.disruption, "local", "maxUnavailable: 1\n  selector",
      "maxUnavailable: 0\n  selector"),
+    (policies.disruption, "local", "maxUnavailable: 1\n  selector",
+     "maxUnavailable: 2\n  selector"),
+    (policies.disruption, "local", "maxUnavailable: 1\n  selector",
+     "minAvailable: 1\n  selector"),
     (policies.disruption, "local", "AlwaysAllow", "IfHealthyBudget"),
     (policies.scheduling, "local", "tolerationSeconds: 10", "tolerationSeconds: 300"),
     (policies.scheduling, "local", "type: Recreate", "type: RollingUpdate"),
@@ -52,18 +61,31 @@ PLANTED = (
      "topologyKey: kubernetes.io/host"),
     (policies.scheduling, "local", "maxSurge: 1", "maxSurge: 0"),
     (policies.scheduling, "local", "maxUnavailable: 0", "maxUnavailable: 1"),
+    (policies.scheduling, "local", "serviceName: worker",
+     "serviceName: worker\n  updateStrategy:\n    type: OnDelete"),
+    (policies.scheduling, "local", "serviceName: worker",
+     "serviceName: worker\n  updateStrategy:\n    rollingUpdate:\n      partition: 1"),
+    (policies.scheduling, "gpu-tp1", "key: nvidia.com/gpu", "key: nvidia.com/gpus"),
+    (policies.images, "gpu-tp1", "image: lockstep:cuda", "image: lockstep:cpu"),
+    (policies.images, "local", "image: lockstep:cpu", "image: lockstep:cuda"),
     (policies.claims, "local", "- ReadWriteOnce", "- ReadOnlyMany"),
+    (policies.claims, "local", "persistentVolumeClaim:\n          claimName: scheduler-state",
+     "emptyDir: {}"),
+    (policies.claims, "local", STATE, STATE + "\n          subPathExpr: $(POD_NAME)"),
     (policies.volumes, "local", "claimName: scheduler-state", "claimName: scheduler-stat"),
     (policies.volumes, "local", "- mountPath: /etc/lockstep\n          name: config",
      "- mountPath: /etc/lockstep\n          name: confg"),
     (policies.volumes, "gpu-tp1", READ_ONLY_MODEL, READ_ONLY_MODEL.rpartition("\n")[0]),
+    (policies.volumes, "gpu-tp1", TLS, TLS + "\n          subPath: tls.crt"),
     (policies.variables, "local", "- name: POD_IP", "- name: POD_IPP"),
     (policies.variables, "local", "- name: POD_NAMESPACE", "- name: NAMESPACE"),
     (policies.paths, "local", "/var/lib/lockstep/scheduler.state",
      "/var/lib/lockstp/scheduler.state"),
     (policies.paths, "gpu-tp1", "--model=/models/model", "--model=/modelz/model"),
-    (policies.model, "gpu-tp1", "- --check_files\n", ""),
+    (policies.model, "gpu-tp1", "--check_files", "--tokens=1024"),
     (policies.model, "gpu-tp1", "--model=/models/model", "--model=/models/other"),
+    (policies.model, "gpu-tp2", "--tensor_parallel=2", "--tensor_parallel=1"),
+    (policies.model, "gpu-tp2", "tensor_parallel: 2", "tensor_parallel: 4"),
     (policies.model, "gpu-tp1", 'tokenizer_dir: "/models/model"',
      'tokenizer_dir: "/opt/lockstep/demo-model"'),
     (policies.trust, "local", "plaintext: true", "plaintext: false"),
@@ -71,6 +93,8 @@ PLANTED = (
      "/run/secrets/lockstep/tls/ca.crt"),
     (policies.services, "local", "targetPort: grpc", "targetPort: grcp"),
     (policies.services, "local", "serviceName: worker", "serviceName: workers"),
+    (policies.services, "local", "name: gateway-all\n  namespace: lockstep\nspec:",
+     "name: gateway-all\n  namespace: lockstep\nspec:\n  publishNotReadyAddresses: true"),
     (policies.listening, "local", "0.0.0.0:7101", "0.0.0.0:7102"),
     (policies.listening, "local", "prometheus.io/scheme: http", "prometheus.io/scheme: https"),
     (policies.listening, "local", 'cluster_id: "${POD_NAMESPACE}"', 'cluster_id: "lock"'),
@@ -90,4 +114,9 @@ PLANTED = (
     (reach.outside, "local", "- port: 7101\n", "- port: 7102\n"),
     (reach.outside, "local", 'lockstep.io/prover: "true"', 'lockstep.io/prover: "yes"'),
     (reach.outside, "local", PART_OF, "podSelector: {}"),
+    (reach.outside, "local", "- port: 7100\n", "- endPort: 7107\n      port: 7100\n"),
+    (reach.outside, "local", TO_PODS, TO_PODS.replace(
+        "- ", "- namespaceSelector:\n        matchLabels:\n          name: logging\n    - ")),
+    (reach.outside, "local", TO_PODS, TO_PODS.replace(
+        "- ", "- podSelector:\n        matchLabels:\n          name: logging\n    - ")),
 )

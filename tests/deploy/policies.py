@@ -21,7 +21,8 @@ BASE_BYTES = 256 << 20
 RESULT_BYTES_MAX = PROMPT_BYTES_MAX = 256 << 20
 # A start may take this long. On GPUs there are weights to load and kernels to certify.
 STARTUP_SECONDS, WORKER_STARTUP_SECONDS, GPU_STARTUP_SECONDS = 60, 120, 600
-# Between the last address that a name gives and the last caller that has looked it up.
+# Between the last address that a name gives and the last caller that has looked it up, where name
+# servers keep no answer for longer.
 NAME_SECONDS = 5
 
 
@@ -61,6 +62,8 @@ def patience(cluster):
                 yield f"{workload.name}: {kind} fails after {given} s; it may take {seconds} s"
             if kind != "startup" and given > 60:
                 yield f"{workload.name}: {kind} takes {given} s to fail"
+            if probe.get("initialDelaySeconds"):
+                yield f"{workload.name}: {kind} begins late; the startup probe gives that time"
 
 
 def security(cluster):
@@ -153,11 +156,9 @@ def disruption(cluster):
         (budget,) = budgets
         if budget.get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
             yield f"{workload.name}: a pod that is not ready keeps its node from being drained"
-        away = budget.get("maxUnavailable", workload.replicas - budget.get("minAvailable", 0))
-        if away < 1:
-            yield f"{workload.name}: no node with it can be drained"
-        if workload.replicas > 1 and away >= workload.replicas:
-            yield f"{workload.name}: all pods may go at once"
+        # However many there are: a number that has to stay would let all others go at once.
+        if budget.get("maxUnavailable") != 1:
+            yield f"{workload.name}: more than one pod may go at a time, or none"
 
 
 def scheduling(cluster):
@@ -181,8 +182,26 @@ def scheduling(cluster):
     scheduler = cluster.workload("scheduler").body["spec"]
     if (scheduler["replicas"], scheduler.get("strategy")) != (1, {"type": "Recreate"}):
         yield "two schedulers may run at once"
-    if cluster.workload("worker").body["spec"].get("podManagementPolicy") != "Parallel":
+    worker = cluster.workload("worker")
+    if worker.body["spec"].get("podManagementPolicy") != "Parallel":
         yield "workers start one after the other"
+    update = worker.body["spec"].get("updateStrategy", {})
+    if update.get("type", "RollingUpdate") != "RollingUpdate" or update.get(
+            "rollingUpdate", {}).get("partition"):
+        yield "a new image or configuration rolls not all workers"
+    # What keeps other pods off the nodes that have GPUs.
+    taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    if on_gpu(worker) and taint not in worker.pod.get("tolerations", []):
+        yield "worker may not run where GPUs are"
+
+
+def images(cluster):
+    """The one with CUDA where workers run on GPUs; all processes are of one build."""
+    wanted = "lockstep:" + ("cuda" if on_gpu(cluster.workload("worker")) else "cpu")
+    for workload in cluster.workloads():
+        for one in workload.containers():
+            if one["image"] != wanted:
+                yield f"{workload.name}/{one['name']} is {one['image']}, not {wanted}"
 
 
 def written(workload):
@@ -204,6 +223,13 @@ def claims(cluster):
                 {"ReadWriteOnce", "ReadWriteOncePod"} if workload.replicas == 1 else set())
             if of.get("readOnly") or not modes <= usable:
                 yield f"{workload.name} cannot write {of['claimName']}, whose modes are {modes}"
+    scheduler = cluster.workload("scheduler")
+    folders = [path.rpartition("/")[0] for path in scheduler.config().get("state_file", [])]
+    kept = [mount["mountPath"] for mount in scheduler.main["volumeMounts"]
+            if "subPathExpr" not in mount  # A folder of each pod's own.
+            and "persistentVolumeClaim" in scheduler.volumes().get(mount["name"], {})]
+    if len(folders) != 1 or folders[0] not in kept:
+        yield "the scheduler's state ends with its pod"
 
 
 def volumes(cluster):
@@ -216,6 +242,10 @@ def volumes(cluster):
                     yield f"{workload.name}/{one['name']} may write {mount['mountPath']}"
                 if mount["name"] not in workload.volumes():
                     yield f"{workload.name}/{one['name']} mounts {mount['name']}, which is nowhere"
+                # What is mounted by a part of its path stays as it was when the pod began.
+                if {"subPath", "subPathExpr"} & set(mount) and {"secret", "configMap"} & set(
+                        workload.volumes().get(mount["name"], {})):
+                    yield f"{workload.name}/{one['name']} never sees {mount['name']} change"
         for name, volume in workload.volumes().items():
             if name not in mounted:
                 yield f"{workload.name}: nobody mounts {name}"
@@ -224,9 +254,11 @@ def volumes(cluster):
                                                                           claim):
                 yield f"{workload.name}: no claim {claim}"
             config = volume.get("configMap", {}).get("name")
-            if (config and config not in OUTSIDE_CONFIG_MAPS
-                    and not cluster.find("ConfigMap", config)):
-                yield f"{workload.name}: no config map {config}"
+            if config and config not in OUTSIDE_CONFIG_MAPS:
+                if not cluster.find("ConfigMap", config):
+                    yield f"{workload.name}: no config map {config}"
+                if not re.search("-[a-z0-9]{10}$", config):
+                    yield f"{workload.name}: a change of {config} rolls no pod"
         for path, text in workload.config_files().items():
             if not text:
                 yield f"{workload.name} has no {path}"
@@ -270,6 +302,7 @@ def paths(cluster):
 def model(cluster):
     """All read the same one."""
     place = cluster.workload("worker").setting("model", "")
+    ranks = cluster.workload("worker").setting("tensor_parallel", "1")
     if cluster.workload("gateway").setting("tokenizer_dir", "") != place:
         yield f"the gateways' tokenizer is not that of {place}"
     for one in cluster.workload("worker").pod.get("initContainers", []):
@@ -277,6 +310,10 @@ def model(cluster):
             yield f"{one['name']} does not look at the model's files"
         if f"--model={place}" not in one["args"]:
             yield f"{one['name']} looks at another model than {place}"
+        looked = [word.partition("=")[2] for word in one["args"]
+                  if word.startswith("--tensor_parallel=")] or ["1"]
+        if looked != [ranks]:
+            yield f"{one['name']} looks at {looked} ranks, of which a worker has {ranks}"
 
 
 def trust(cluster):
@@ -320,6 +357,9 @@ def services(cluster):
         for port in spec["ports"]:
             if behind[0].ports().get(port["targetPort"]) != port["port"]:
                 yield f"service {name}: {behind[0].name} has no port {port['targetPort']}"
+        # Workers are called by the addresses that they register.
+        if spec.get("publishNotReadyAddresses") and behind[0].name != "worker":
+            yield f"service {name} names pods that take no work"
     for stateful in cluster.of_kind("StatefulSet"):
         service = cluster.find("Service", stateful["spec"]["serviceName"])
         if service is None or service["spec"].get("clusterIP") != "None":
@@ -360,9 +400,9 @@ def peers(cluster):
                     yield f"{workload.name} calls {address} without dns:///"
 
 
-POLICIES = (probes, patience, security, resources, drain, disruption, scheduling, claims, volumes,
-            variables, paths, model, trust, services, listening, peers, reach.names, reach.network,
-            reach.outside)
+POLICIES = (probes, patience, security, resources, drain, disruption, scheduling, images, claims,
+            volumes, variables, paths, model, trust, services, listening, peers, reach.names,
+            reach.network, reach.outside)
 
 
 def findings(cluster):

@@ -53,7 +53,12 @@ def policies_on(cluster, labels):
 
 
 def _ports(rule):
-    return [(one.get("protocol", "TCP"), one.get("port", ANY)) for one in rule.get("ports", [{}])]
+    found = []
+    for one in rule.get("ports", [{}]):
+        port = one.get("port", ANY)
+        ports = range(port, one["endPort"] + 1) if "endPort" in one else [port]
+        found += [(one.get("protocol", "TCP"), each) for each in ports]
+    return found
 
 
 def _fits(peer, labels, namespace_labels, same_namespace):
@@ -110,7 +115,8 @@ def network(cluster):
 
 
 def outside(cluster):
-    """Trainers, Prometheus and who proves come in where they have to; nobody is locked in."""
+    """Trainers, Prometheus and who proves come in where they have to; nobody is locked in, and the
+    cluster's own pods send to nobody else."""
     needed, found = calls_from_outside(cluster), set()
     for name, who in outsiders(cluster).items():
         labels, _, same_namespace = who
@@ -118,6 +124,13 @@ def outside(cluster):
             yield f"{name} is bound by policies that are for the cluster's own pods"
         found |= {(name, one.name, port) for one in cluster.workloads()
                   for port in allowed(cluster, one.labels, "ingress", who)}
+    own = [one.labels for one in cluster.workloads()]
+    for workload in cluster.workloads():
+        for peer in [peer for policy in policies_on(cluster, workload.labels)
+                     for rule in policy.get("egress", []) for peer in rule.get("to", [])]:
+            if set(peer) != {"podSelector"} or not any(selects(peer["podSelector"], labels)
+                                                       for labels in own):
+                yield f"{workload.name} sends to {peer} without need"
     for edge in sorted(needed - found):
         yield "%s cannot reach %s:%d" % edge
     for edge in sorted(found - needed, key=str):
