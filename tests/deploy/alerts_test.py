@@ -295,12 +295,13 @@ class Cluster:
             running.cancel()
             # The process ends with it, by itself; but not where the thread was stopped with a lock
             # that those need who would notice.
-            ended = time.monotonic() + PATIENCE_SECONDS
-            while os.waitpid(thread, WAIT_FOR_ANY_THREAD | os.WNOHANG) == (0, 0):
-                if time.monotonic() > ended:
-                    self.members.worker.kill()
-                    raise AssertionError("the worker whose engine stands still does not end")
-                time.sleep(0.1)
+            waiter = threading.Thread(target=os.waitpid, args=(thread, WAIT_FOR_ANY_THREAD),
+                                      daemon=True)
+            waiter.start()
+            waiter.join(PATIENCE_SECONDS)
+            if waiter.is_alive():
+                self.members.worker.kill()
+                raise AssertionError("the worker whose engine stands still does not end")
             self.members.worker.child.wait(PATIENCE_SECONDS)
             self.members.worker.start()
 
